@@ -11,18 +11,19 @@ typedef struct qr_config_keys {
 
 /* Which layers have a sliding window. */
 typedef enum qr_window_rule {
-    QR_WINDOW_NEVER,             /* the key is ignored */
-    QR_WINDOW_ALL,               /* every layer, when sliding_window is set */
-    QR_WINDOW_WHERE_USED,        /* use_sliding_window, every layer */
-    QR_WINDOW_FROM_LAYER,        /* use_sliding_window, layers from max_window_layers on */
-    QR_WINDOW_LATE,              /* layers from max_window_layers on */
-    QR_WINDOW_EVERY_OTHER,       /* use_sliding_window, even layers before max_window_layers */
-    QR_WINDOW_PATTERN,           /* every layer but each n-th */
-    QR_WINDOW_PATTERN_FROM_LAST, /* every layer but each n-th, counted backward from the last, which has none */
-    QR_WINDOW_UNROTATED,         /* use_sliding_window, layers without rotary positions */
-    QR_WINDOW_FOURTHS,           /* layers 4, 8, 12 … counted from 0 */
-    QR_WINDOW_LISTED,            /* those of layer_types alone */
-    QR_WINDOW_ALL_UNLESS_LISTED  /* every layer, unless layer_types says otherwise */
+    QR_WINDOW_NEVER,              /* the key is ignored */
+    QR_WINDOW_ALL,                /* every layer, when sliding_window is set */
+    QR_WINDOW_WHERE_USED,         /* use_sliding_window, every layer */
+    QR_WINDOW_FROM_LAYER,         /* use_sliding_window, layers from max_window_layers on */
+    QR_WINDOW_LATE,               /* layers from max_window_layers on */
+    QR_WINDOW_EVERY_OTHER,        /* use_sliding_window, even layers before max_window_layers */
+    QR_WINDOW_PATTERN,            /* every layer but each n-th */
+    QR_WINDOW_PATTERN_FROM_FIRST, /* every layer but each n-th, beginning with the first, which has none */
+    QR_WINDOW_PATTERN_FROM_LAST,  /* every layer but each n-th, counted backward from the last, which has none */
+    QR_WINDOW_UNROTATED,          /* use_sliding_window, layers without rotary positions */
+    QR_WINDOW_FOURTHS,            /* layers 4, 8, 12 … counted from 0 */
+    QR_WINDOW_LISTED,             /* those of layer_types alone */
+    QR_WINDOW_ALL_UNLESS_LISTED   /* every layer, unless layer_types says otherwise */
 } qr_window_rule;
 
 /* 0 is none, or derived as the field says. */
@@ -35,11 +36,12 @@ typedef struct qr_family_defaults {
     double norm_eps;
     const char *activation;
     bool tied;
-    bool qkv_bias;         /* unless attention_bias says otherwise */
-    bool biases_are_fixed; /* attention_bias is not asked for */
-    bool o_has_no_bias;    /* whatever attention_bias says of the others */
-    bool asks_mlp_bias;    /* mlp_bias may give the MLP some */
-    const char *bias_key;  /* says it of every projection, of attention and MLP; NULL: other keys do */
+    bool qkv_bias;            /* unless attention_bias says otherwise */
+    bool biases_are_fixed;    /* attention_bias is not asked for */
+    bool o_has_no_bias;       /* whatever attention_bias says of the others */
+    bool asks_mlp_bias;       /* mlp_bias may give the MLP some */
+    const char *qkv_bias_key; /* says that instead of attention_bias, and there are no others; NULL: it does not */
+    const char *bias_key;     /* says it of every projection, of attention and MLP; NULL: other keys do */
     double theta;
     double rotated_part;     /* of a head, unless partial_rotary_factor says otherwise; 0: all, whatever it says */
     bool interleaves_rope;   /* neighbours are a pair that rotates, not elements half a head apart */
@@ -53,11 +55,15 @@ typedef struct qr_family_defaults {
     qr_window_rule window;
     int64_t sliding_window, window_pattern;
     bool asks_window_pattern; /* sliding_window_pattern may be another */
+    bool needs_window;        /* a model without one is another, which is not read */
     int64_t first_window;     /* max_window_layers unless given; 0: 28 */
     bool rotates_in_windows;  /* layers without one do not rotate, where the model has windows */
     double attn_softcap, final_softcap;
-    bool has_multipliers;   /* of embeddings, blocks, scores and logits: Granite's four keys */
-    int64_t n_layers_ahead; /* num_nextn_predict_layers unless given; 0: the key is ignored */
+    bool has_sinks;          /* attention's softmax is over a learned score of each head too */
+    bool scales_queries;     /* by the logarithm of their position, as the rotary parameters say */
+    bool needs_rope_scaling; /* a model without is another */
+    bool has_multipliers;    /* of embeddings, blocks, scores and logits: Granite's four keys */
+    int64_t n_layers_ahead;  /* num_nextn_predict_layers unless given; 0: the key is ignored */
     qr_latent_config latent;
     qr_expert_defaults experts;
     qr_recurrent_kind recurrent; /* of the delta rule: and gated attention, norms that add 1, partly rotated heads */

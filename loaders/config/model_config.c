@@ -185,6 +185,8 @@ static qrun_status read_activation(const source *s, qr_model_config *config) {
     };
     const char *name = s->defaults->activation;
     QR_RETURN_IF_ERROR(qr_json_get_string(s->json, s->defaults->names->activation, &name, s->what, s->err));
+    /* The official files say so, and mean the approximation. */
+    if (config->family == QR_FAMILY_GEMMA && strcmp(name, "gelu") == 0) { name = s->defaults->activation; }
     for (size_t i = 0; i < QR_COUNT_OF(known); i++) {
         if (strcmp(name, known[i].name) == 0) {
             config->activation = known[i].activation;
@@ -208,6 +210,20 @@ static qrun_status read_nemotron_h_biases(const source *s, qr_model_config *conf
     return get_bool(s, "mlp_bias", &config->mlp_bias);
 }
 
+/* InternLM3 has biases everywhere or nowhere, as its own keys say, or as transformers calls them. */
+static qrun_status read_internlm3_biases(const source *s, qr_model_config *config) {
+    static const char *const keys[][2] = {{"qkv_bias", "attention_bias"}, {"bias", "mlp_bias"}};
+    bool has[2] = {false, false};
+    for (size_t i = 0; i < QR_COUNT_OF(keys); i++) {
+        QR_RETURN_IF_ERROR(get_bool(s, keys[i][0], &has[i]));
+        QR_RETURN_IF_ERROR(get_bool(s, keys[i][1], &has[i]));
+    }
+    config->qkv_bias = config->o_bias = config->mlp_bias = has[0];
+    if (has[0] == has[1]) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\" and \"%s\" differ, which is not supported", s->what,
+                   keys[0][0], keys[1][0]);
+}
+
 /* Most families let the file say which projections have biases. */
 static qrun_status read_biases(const source *s, qr_model_config *config) {
     const qr_model_family family = config->family;
@@ -217,13 +233,15 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
     }
     if (s->defaults->bias_key != NULL) {
         if (config->experts.n_experts > 0) { return refuse_flag(s, s->defaults->bias_key); }
+        config->qkv_bias = s->defaults->qkv_bias;
         QR_RETURN_IF_ERROR(get_bool(s, s->defaults->bias_key, &config->qkv_bias));
         config->o_bias = config->mlp_bias = config->qkv_bias;
         return QRUN_OK;
     }
     if (family == QR_FAMILY_NEMOTRON_H) { return read_nemotron_h_biases(s, config); }
     config->qkv_bias = s->defaults->qkv_bias;
-    if (family == QR_FAMILY_QWEN2_MOE) { return get_bool(s, "qkv_bias", &config->qkv_bias); }
+    if (s->defaults->qkv_bias_key != NULL) { return get_bool(s, s->defaults->qkv_bias_key, &config->qkv_bias); }
+    if (family == QR_FAMILY_INTERNLM3) { return read_internlm3_biases(s, config); }
     if (s->defaults->biases_are_fixed) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(get_bool(s, "attention_bias", &config->qkv_bias));
     config->o_bias = config->qkv_bias && !s->defaults->o_has_no_bias;
@@ -240,6 +258,12 @@ static qrun_status refuse_clipping(const source *s) {
     QR_RETURN_IF_ERROR(get_double(s, "clip_qkv", 0, 1e30, &limit));
     if (limit == 0) { return QRUN_OK; }
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"clip_qkv\" is not supported", s->what);
+}
+
+/* As StableLM 2 12B has them. */
+static qrun_status refuse_stablelm_12b(const source *s) {
+    QR_RETURN_IF_ERROR(refuse_flag(s, "use_parallel_residual"));
+    return refuse_flag(s, "qk_layernorm");
 }
 
 /* Gemma 4 may let images see all of themselves, which are none here, or all tokens. */
@@ -266,6 +290,16 @@ static qrun_status read_minicpm_factors(const source *s, qr_model_config *config
     return QRUN_OK;
 }
 
+/* HyperCLOVA X multiplies logits where Granite divides them, and need not say how scores are scaled. */
+static qrun_status read_hyperclovax(const source *s, qr_model_config *config) {
+    bool has_post_norms = true;
+    if (qr_json_is_null(qr_json_get(s->json, "attention_multiplier"))) { config->attention_multiplier = 0; }
+    config->logits_scaling = 1 / config->logits_scaling;
+    QR_RETURN_IF_ERROR(get_bool(s, "use_post_norm", &has_post_norms));
+    config->without_post_norms = !has_post_norms;
+    return QRUN_OK;
+}
+
 /* Granite's four factors. */
 static qrun_status read_multipliers(const source *s, qr_model_config *config) {
     config->embedding_multiplier = config->residual_multiplier = config->logits_scaling = 1;
@@ -275,7 +309,17 @@ static qrun_status read_multipliers(const source *s, qr_model_config *config) {
     QR_RETURN_IF_ERROR(get_double(s, "embedding_multiplier", 1e-9, 1e9, &config->embedding_multiplier));
     QR_RETURN_IF_ERROR(get_double(s, "residual_multiplier", 1e-9, 1e9, &config->residual_multiplier));
     QR_RETURN_IF_ERROR(get_double(s, "attention_multiplier", 1e-9, 1e9, &config->attention_multiplier));
-    return get_double(s, "logits_scaling", 1e-9, 1e9, &config->logits_scaling);
+    QR_RETURN_IF_ERROR(get_double(s, "logits_scaling", 1e-9, 1e9, &config->logits_scaling));
+    return config->family == QR_FAMILY_HYPERCLOVAX ? read_hyperclovax(s, config) : QRUN_OK;
+}
+
+/* Command R's. Command R+ has norms of heads with a weight for each. */
+static qrun_status read_cohere(const source *s, qr_model_config *config) {
+    double logit_scale = 0.0625;
+    if (config->family == QR_FAMILY_COHERE) { QR_RETURN_IF_ERROR(refuse_flag(s, "use_qk_norm")); }
+    QR_RETURN_IF_ERROR(get_double(s, "logit_scale", 1e-9, 1e9, &logit_scale));
+    config->logits_scaling = 1 / logit_scale;
+    return QRUN_OK;
 }
 
 /* Muse Glimmer's own keys. */
@@ -318,11 +362,13 @@ static qrun_status read_glm4_moe(const source *s, qr_model_config *config) {
 }
 
 static qrun_status read_attention(const source *s, qr_model_config *config) {
-    const bool is_gemma = config->family == QR_FAMILY_GEMMA2 || config->family == QR_FAMILY_GEMMA3;
+    const bool is_gemma = config->family == QR_FAMILY_GEMMA2 || config->family == QR_FAMILY_GEMMA3 ||
+                          config->family == QR_FAMILY_VAULT_GEMMA;
+    const bool is_gemma_1 = config->family == QR_FAMILY_GEMMA;
     config->query_pre_attn_scalar = (double)config->head_dim;
-    config->scale_embeddings = config->norm_adds_one = is_gemma;
+    config->scale_embeddings = config->norm_adds_one = is_gemma || is_gemma_1;
     if (s->defaults->recurrent == QR_RECURRENT_DELTA) { config->norm_adds_one = config->attn_output_gate = true; }
-    config->attn_sinks = config->family == QR_FAMILY_GPT_OSS;
+    config->attn_sinks = s->defaults->has_sinks;
     if (is_gemma) {
         config->query_pre_attn_scalar = 256;
         config->attn_logit_softcapping = s->defaults->attn_softcap;
@@ -332,6 +378,8 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
         QR_RETURN_IF_ERROR(read_nullable(s, "final_logit_softcapping", 1e9, &config->final_logit_softcapping));
         QR_RETURN_IF_ERROR(refuse_flag(s, "use_bidirectional_attention"));
     }
+    if (is_gemma_1) { QR_RETURN_IF_ERROR(refuse_flag(s, "use_bidirectional_attention")); }
+    if (config->family == QR_FAMILY_STABLELM) { QR_RETURN_IF_ERROR(refuse_stablelm_12b(s)); }
     if (config->family == QR_FAMILY_GEMMA4) {
         config->scale_embeddings = true;
         config->attention_multiplier = 1;
@@ -344,6 +392,9 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
         if (!scales) { config->query_pre_attn_scalar = 1; }
         QR_RETURN_IF_ERROR(refuse_flag(s, "scale_attn_by_inverse_layer_idx"));
         QR_RETURN_IF_ERROR(refuse_flag(s, "add_cross_attention"));
+    }
+    if (config->family == QR_FAMILY_COHERE || config->family == QR_FAMILY_COHERE2) {
+        QR_RETURN_IF_ERROR(read_cohere(s, config));
     }
     if (config->family == QR_FAMILY_MUSE_GLIMMER) { QR_RETURN_IF_ERROR(read_muse_glimmer(s, config)); }
     if (config->family == QR_FAMILY_GLM4_MOE) { QR_RETURN_IF_ERROR(read_glm4_moe(s, config)); }
@@ -367,13 +418,16 @@ static qrun_status read_positions(const source *s, qr_model_config *config) {
                    s->what, type);
 }
 
-/* Muse Glimmer: layer_rope_theta is 0 for a layer that does not rotate; without it every fourth one from the last. As
- * in transformers, the others rotate by the model's own theta. */
+/* layer_rope_theta is 0 for a layer that does not rotate. Without it all rotate, or of Muse Glimmer every fourth one
+ * from the last does not. There the others rotate by the model's own theta, as in transformers. */
 static qrun_status read_layer_thetas(const source *s, qr_model_config *config) {
+    const bool all = config->family != QR_FAMILY_MUSE_GLIMMER;
     const qr_json *list = qr_json_get(s->json, "layer_rope_theta");
     double theta = 0;
     int64_t n = 0;
-    for (int64_t i = 0; i < config->n_layers; i++) { config->layer_rotates[i] = (config->n_layers - 1 - i) % 4 != 0; }
+    for (int64_t i = 0; i < config->n_layers; i++) {
+        config->layer_rotates[i] = all || (config->n_layers - 1 - i) % 4 != 0;
+    }
     if (qr_json_is_null(list)) { return QRUN_OK; }
     for (const qr_json *item = qr_json_first(list); item != NULL && n < config->n_layers; item = item->next, n++) {
         if (!cJSON_IsNumber(item) || item->valuedouble < 0) { break; }
@@ -392,16 +446,31 @@ static qrun_status read_layer_thetas(const source *s, qr_model_config *config) {
                    (long long)config->n_layers, qr_plural(config->n_layers));
 }
 
+/* Granite's list is the base of the layers that rotate too; 0: there is none. */
+static double listed_theta(const source *s) {
+    const qr_json *list = qr_json_get(s->json, "layer_rope_theta");
+    for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next) {
+        if (item->valuedouble > 0) { return item->valuedouble; }
+    }
+    return 0;
+}
+
+static bool is_granite_with_windows(qr_model_family family) {
+    return family == QR_FAMILY_GRANITE_SWA || family == QR_FAMILY_GRANITE_MOE_SWA;
+}
+
+static bool has_layer_thetas(qr_model_family family) {
+    return family == QR_FAMILY_MUSE_GLIMMER || is_granite_with_windows(family);
+}
+
 /* SmolLM3: no_rope_layers has a 1 for every layer that rotates; without it every n-th layer does not. */
 static qrun_status read_rotated_layers(const source *s, qr_model_config *config) {
-    if (config->family != QR_FAMILY_SMOLLM3 && config->family != QR_FAMILY_GRANITE4 &&
-        config->family != QR_FAMILY_MUSE_GLIMMER) {
-        return QRUN_OK;
-    }
+    const bool has_thetas = has_layer_thetas(config->family);
+    if (config->family != QR_FAMILY_SMOLLM3 && config->family != QR_FAMILY_GRANITE4 && !has_thetas) { return QRUN_OK; }
     config->layer_rotates = qr_alloc_array_zeroed((size_t)config->n_layers, sizeof *config->layer_rotates);
     if (config->layer_rotates == NULL) { return qr_fail_memory(s->err, s->what, (size_t)config->n_layers); }
     if (config->family == QR_FAMILY_GRANITE4) { return read_positions(s, config); }
-    if (config->family == QR_FAMILY_MUSE_GLIMMER) { return read_layer_thetas(s, config); }
+    if (has_thetas) { return read_layer_thetas(s, config); }
     int64_t interval = 4, n = 0;
     QR_RETURN_IF_ERROR(get_int(s, "no_rope_layer_interval", 1, 1 << 20, &interval));
     const qr_json *list = qr_json_get(s->json, "no_rope_layers");
@@ -454,6 +523,7 @@ static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
                                   (rule == QR_WINDOW_LATE && i >= first) ||
                                   (rule == QR_WINDOW_EVERY_OTHER && i < first && i % 2 == 0) ||
                                   (rule == QR_WINDOW_PATTERN && (i + 1) % pattern != 0) ||
+                                  (rule == QR_WINDOW_PATTERN_FROM_FIRST && i % pattern != 0) ||
                                   (rule == QR_WINDOW_PATTERN_FROM_LAST && (config->n_layers - 1 - i) % pattern != 0) ||
                                   (rule == QR_WINDOW_UNROTATED && !config->layer_rotates[i]) ||
                                   (rule == QR_WINDOW_FOURTHS && i > 0 && i % 4 == 0);
@@ -474,14 +544,18 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
     if (config->layer_slides == NULL) { return qr_fail_memory(s->err, s->what, (size_t)config->n_layers); }
     if (s->defaults->window == QR_WINDOW_NEVER) { return QRUN_OK; }
     const qr_window_rule rule = s->defaults->window;
-    bool used = rule == QR_WINDOW_ALL || rule == QR_WINDOW_PATTERN || rule == QR_WINDOW_PATTERN_FROM_LAST ||
-                rule == QR_WINDOW_FOURTHS || rule == QR_WINDOW_LISTED || rule == QR_WINDOW_ALL_UNLESS_LISTED ||
-                rule == QR_WINDOW_LATE;
+    bool used = rule == QR_WINDOW_PATTERN_FROM_FIRST || rule == QR_WINDOW_ALL || rule == QR_WINDOW_PATTERN ||
+                rule == QR_WINDOW_PATTERN_FROM_LAST || rule == QR_WINDOW_FOURTHS || rule == QR_WINDOW_LISTED ||
+                rule == QR_WINDOW_ALL_UNLESS_LISTED || rule == QR_WINDOW_LATE;
     if (!used) { QR_RETURN_IF_ERROR(get_bool(s, "use_sliding_window", &used)); }
     if (!used) { return QRUN_OK; }
     const qr_json *window = qr_json_get(s->json, "sliding_window");
     config->sliding_window = window != NULL && qr_json_is_null(window) ? NO_WINDOW : s->defaults->sliding_window;
     QR_RETURN_IF_ERROR(get_int(s, "sliding_window", 1, MAX_POSITIONS, &config->sliding_window));
+    if (config->sliding_window == NO_WINDOW && s->defaults->needs_window) {
+        return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: a %s model without \"sliding_window\" is not supported",
+                       s->what, qr_model_family_name(config->family));
+    }
     if (config->sliding_window == NO_WINDOW) { return QRUN_OK; }
     const qr_json *types = qr_json_get(s->json, "layer_types");
     const bool listed = rule != QR_WINDOW_ALL && rule != QR_WINDOW_WHERE_USED && !qr_json_is_null(types);
@@ -563,15 +637,30 @@ static qrun_status read_two_ropes(const source *s, qr_rope_context *context, qr_
 /* Ministral 3 keeps these with its rotary parameters. */
 static qrun_status read_attn_temperature(const source *s, const qr_json *parameters, qr_model_config *config) {
     static const char *const keys[] = {"llama_4_scaling_beta", "original_max_position_embeddings"};
-    if (config->family != QR_FAMILY_MINISTRAL3) { return QRUN_OK; }
+    if (!s->defaults->scales_queries) { return QRUN_OK; }
     for (size_t i = 0; i < QR_COUNT_OF(keys); i++) {
         if (!qr_json_is_null(qr_json_get(parameters, keys[i]))) { continue; }
-        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: the rotary parameters of a ministral3 model need \"%s\"", s->what,
-                       keys[i]);
+        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: the rotary parameters of a %s model need \"%s\"", s->what,
+                       qr_model_family_name(config->family), keys[i]);
     }
     QR_RETURN_IF_ERROR(
         qr_json_get_double(parameters, keys[0], 0, 1e6, &config->attn_temperature_beta, s->what, s->err));
     return qr_json_get_int(parameters, keys[1], 1, INT32_MAX, &config->attn_temperature_tokens, s->what, s->err);
+}
+
+/* Mistral 4 scales whole heads of queries, of which a part rotates. So they rotate as a whole, by nothing where they
+ * should not: neighbours together, and without a factor of YaRN's. */
+static qrun_status check_scaled_queries(const source *s, const qr_model_config *config) {
+    const qr_rope_config *rope = &config->rope;
+    const bool has_factor =
+        rope->type == QR_ROPE_LONGROPE ||
+        (rope->type == QR_ROPE_YARN && rope->attention_factor != 1 &&
+         (rope->attention_factor != 0 || rope->mscale == 0 || rope->mscale != rope->mscale_all_dim));
+    if (rope->interleaved && config->latent.plain_dim % 2 == 0 && !has_factor) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: a mistral4 model needs \"rope_interleave\", an even \"qk_nope_head_dim\", and \"mscale\" as "
+                   "\"mscale_all_dim\"; others are not supported",
+                   s->what);
 }
 
 /* MiniMax M2: a number of elements, not a part. */
@@ -621,8 +710,9 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
     }
     const qr_json *parameters = qr_json_get(s->json, "rope_scaling");
     if (qr_json_is_null(parameters)) { parameters = qr_json_get(s->json, "rope_parameters"); }
-    if (config->family == QR_FAMILY_GPT_OSS && qr_json_is_null(parameters)) {
-        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: a gpt_oss model needs \"rope_scaling\"", s->what);
+    if (s->defaults->needs_rope_scaling && qr_json_is_null(parameters)) {
+        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: a %s model needs \"rope_scaling\"", s->what,
+                       qr_model_family_name(config->family));
     }
     if (is_nested(parameters)) {
         return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: rotary parameters by layer type are not supported for %s",
@@ -630,7 +720,11 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
     }
     QR_RETURN_IF_ERROR(read_attn_temperature(s, parameters, config));
     QR_RETURN_IF_ERROR(qr_rope_config_read(parameters, &context, &config->rope, s->err));
-    return qr_rope_config_read(parameters, &context, &config->rope_local, s->err);
+    QR_RETURN_IF_ERROR(qr_rope_config_read(parameters, &context, &config->rope_local, s->err));
+    if (is_granite_with_windows(config->family) && listed_theta(s) > 0) {
+        config->rope.theta = config->rope_local.theta = listed_theta(s);
+    }
+    return config->family == QR_FAMILY_MISTRAL4 ? check_scaled_queries(s, config) : QRUN_OK;
 }
 
 /* ---- types and ids ----------------------------------------------------------------------------------------------- */

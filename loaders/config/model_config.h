@@ -97,6 +97,19 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(GRANITE_MOE, "granitemoe")         \
     X(ARCEE, "arcee")                    \
     X(HELIUM, "helium")                  \
+    X(COHERE, "cohere")                  \
+    X(COHERE2, "cohere2")                \
+    X(GEMMA, "gemma")                    \
+    X(VAULT_GEMMA, "vaultgemma")         \
+    X(STARCODER2, "starcoder2")          \
+    X(STABLELM, "stablelm")              \
+    X(INTERNLM3, "internlm3")            \
+    X(HYPERCLOVAX, "hyperclovax")        \
+    X(CWM, "cwm")                        \
+    X(SOLAR_OPEN, "solar_open")          \
+    X(GRANITE_SWA, "granite_swa")        \
+    X(GRANITE_MOE_SWA, "granitemoe_swa") \
+    X(MISTRAL4, "mistral4")              \
     X(DEEPSEEK_V2, "deepseek_v2")        \
     X(DEEPSEEK_V3, "deepseek_v3")        \
     X(GLM4_MOE_LITE, "glm4_moe_lite")    \

@@ -23,7 +23,6 @@ static const qr_unsupported_family families[] = {
     {"kimi_linear", "Kimi Linear", "Kimi delta attention", HYBRID_EXPERTS},
     {"kimi_k25", "Kimi K2.5", IMAGES, LATENTS},
     {"longcat", "LongCat", "two attention blocks a layer", LATENTS},
-    {"mistral4", "Mistral 4", "latent attention with scaled queries", "GLM-4.7-Flash"},
     {"glm_moe_dsa", "GLM-5", "sparse latent attention", "GLM-4.7-Flash"},
     {"glm5", "GLM-5", "sparse latent attention", "GLM-4.7-Flash"},
     {"glm", "GLM", IMAGES, "GLM-4 or GLM-4.5"},
@@ -33,8 +32,12 @@ static const qr_unsupported_family families[] = {
     {"ernie4_5", "ERNIE 4.5", IMAGES, "ERNIE 4.5 without images"},
     {"hunyuan_vl", "Hunyuan-VL", IMAGES, "Hunyuan without images"},
     {"phimoe", "Phi-3.5-MoE", "a router of sparse mixers", EXPERTS},
+    {"bailing_hybrid", "Ling", "Kimi delta attention", HYBRID_EXPERTS},
+    {"apertus", "Apertus", "xIELU activations", DENSE},
+    {"axk1", "A.X K1", "a norm after its experts and none after dense layers", LATENTS},
+    {"kolibri1", "Kolibri", "experts that are chosen by scores before their sigmoids", EXPERTS},
+    {"laguna", "Laguna", "gates of attention by softplus", EXPERTS},
     {"dbrx", "DBRX", "its own mixture of experts", EXPERTS},
-    {"granitemoe_swa", "Granite MoE", "sinks of attention beside factors", "Granite 3 MoE or Granite 4"},
     {"nemotron", "Nemotron", "layer norms that add 1", "Nemotron-H, Qwen3 or Llama 3"},
     {"falcon_h1", "Falcon-H1", MAMBA, SPACES},
     {"falcon_mamba", "Falcon Mamba", MAMBA, SPACES},
@@ -47,7 +50,8 @@ static const qr_unsupported_family families[] = {
     {"qwen4_exp", "Qwen4 Exp", "n-gram embeddings", HYBRID_EXPERTS},
     {"qwen3_omni_moe", "Qwen3-Omni", IMAGES, EXPERTS},
     {"gemma3n", "Gemma 3n", "per-layer embeddings and AltUp", "Gemma 3"},
-    {"cohere", "Command R", "attention and MLP side by side", DENSE},
+    {"cohere2_moe", "Command A with experts", "layers of several kinds", DENSE},
+    {"cohere_", "Cohere", "another kind of model", "Command R"},
 };
 
 const qr_unsupported_family *qr_unsupported_family_find(const char *model_type) {

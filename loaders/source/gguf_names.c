@@ -115,6 +115,7 @@ static const qr_gguf_arch archs[] = {
     {.name = "smollm3", .model_type = "smollm3", .names = LLAMA_NAMES | PRE_NORMS, .pairs_rows = true},
     {.name = "qwen2", .model_type = "qwen2", .names = LLAMA_NAMES | PRE_NORMS, .biases = QR_GGUF_QKV_BIASES},
     {.name = "qwen3", .model_type = "qwen3", .names = LLAMA_NAMES | PRE_NORMS | HEAD_NORMS},
+    {.name = "gemma", .model_type = "gemma", .names = LLAMA_NAMES | PRE_NORMS, .adds_one = true},
     {.name = "gemma2", .model_type = "gemma2", .names = LLAMA_NAMES | SANDWICH, .adds_one = true, .has_windows = true},
     {.name = "gemma3",
      .model_type = "gemma3_text",
@@ -301,7 +302,7 @@ static const qr_gguf_arch archs[] = {
 /* Families that llama.cpp knows under the name of another. */
 static const struct {
     const char *model_type, *name;
-} written_as[] = {{"mistral", "llama"}, {"iquestcoder", "llama"}, {"olmo3", "olmo2"}};
+} written_as[] = {{"mistral", "llama"}, {"iquestcoder", "llama"}, {"internlm3", "llama"}, {"olmo3", "olmo2"}};
 
 /* Mixtral is "llama" too, with experts. */
 static const qr_gguf_arch *find(const char *name, bool has_experts) {

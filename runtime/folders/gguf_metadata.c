@@ -115,7 +115,7 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
     const qr_model_config *c = &model->config;
     const bool is_gemma4 = c->family == QR_FAMILY_GEMMA4;
     const bool is_gemma = c->family == QR_FAMILY_GEMMA2 || c->family == QR_FAMILY_GEMMA3;
-    const bool has_delta = arch->has_delta;
+    const bool has_delta = arch->has_delta, is_gemma_1 = c->family == QR_FAMILY_GEMMA;
     const unsigned too_many = biases_of(c) & ~arch->biases;
     const bool chooses_by_bias = c->experts.has_choice_bias || !c->experts.has_sigmoid_router;
     const bool two_ropes = c->family == QR_FAMILY_GEMMA3 || c->family == QR_FAMILY_OLMO3 || is_gemma4;
@@ -123,9 +123,10 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         c->rope.truncate && ((c->rope.beta_fast == 32 && c->rope.beta_slow == 1) || c->family == QR_FAMILY_MINISTRAL3);
     const double scalar = is_gemma ? gemma_scalar(c) : (double)c->head_dim;
     const bool is_nemotron_h = c->family == QR_FAMILY_NEMOTRON_H;
-    const qr_mlp_activation activation = is_nemotron_h                            ? QR_ACTIVATION_RELU2
-                                         : is_gemma || is_gemma4 || arch->is_gpt2 ? QR_ACTIVATION_GELU_TANH
-                                                                                  : QR_ACTIVATION_SILU;
+    const qr_mlp_activation activation = is_nemotron_h ? QR_ACTIVATION_RELU2
+                                         : is_gemma || is_gemma_1 || is_gemma4 || arch->is_gpt2
+                                             ? QR_ACTIVATION_GELU_TANH
+                                             : QR_ACTIVATION_SILU;
     const struct {
         bool holds;
         const char *what;
@@ -185,7 +186,8 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {(is_arch(arch, "olmo2") || is_arch(arch, "exaone4") || is_arch(arch, "phi3") || arch->has_convs) &&
              c->head_dim * c->n_heads != c->hidden_size,
          "heads that are not a share of its hidden size"},
-        {c->family == QR_FAMILY_GEMMA2 && !model->shape.tied_head, "an output head apart from the embedding"},
+        {(c->family == QR_FAMILY_GEMMA2 || is_gemma_1) && !model->shape.tied_head,
+         "an output head apart from the embedding"},
     };
     for (size_t i = 0; i < QR_COUNT_OF(obstacles); i++) {
         if (obstacles[i].holds) { return obstacles[i].what; }

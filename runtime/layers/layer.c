@@ -99,7 +99,7 @@ static qrun_status take_rows(const qr_layer_pass *pass, const float *src, void *
 static qrun_status norm_rows(const qr_layer_pass *pass, const qr_norm *norm, const float *src, void *dst,
                              qr_dtype dst_dtype, int64_t n_rows, qr_error *err) {
     if (norm->weight == NULL) { return take_rows(pass, src, dst, dst_dtype, n_rows, err); }
-    if (norm->bias == NULL) { return rms_norm(pass, norm, src, dst, dst_dtype, n_rows, 1, norm->dim, err); }
+    if (!norm->is_layer_norm) { return rms_norm(pass, norm, src, dst, dst_dtype, n_rows, 1, norm->dim, err); }
     const qr_layer_norm_args args = {.src = src,
                                      .weight = norm->weight,
                                      .bias = norm->bias,
@@ -481,8 +481,20 @@ qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr
     return pass->keeps_latents ? qr_layer_latent_attend(pass, layer, err) : attend_heads(pass, layer, err);
 }
 
+qrun_status qr_layer_mlp_norm(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_norm *norm = layer->is_parallel ? &layer->attn_norm : &layer->mlp_norm;
+    return norm_rows(pass, norm, pass->x, pass->buffers.mlp_normed, pass->model->act_dtype, pass->n_tokens, err);
+}
+
+/* Where the MLP reads it too, and in a buffer of its own. */
+static qrun_status keep_parallel_norm(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const bool is_there = pass->buffers.mlp_normed == pass->buffers.attn_normed;
+    return layer->is_parallel && !is_there ? qr_layer_mlp_norm(pass, layer, err) : QRUN_OK;
+}
+
 qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     qr_timeline_part(pass->backend, qr_layer_part(pass->model, layer));
+    QR_RETURN_IF_ERROR(keep_parallel_norm(pass, layer, err)); /* of x before this is added to it */
     const qr_layer_buffers *b = &pass->buffers;
     const qr_model_shape *s = &pass->model->shape;
     const int64_t value_dim = s->latent.kv_rank > 0 ? s->latent.value_dim : layer->head_dim;
@@ -580,8 +592,7 @@ static qrun_status run_experts_beside_mlp(const qr_layer_pass *pass, const qr_la
 /* x += MLP block(x). */
 static qrun_status run_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->buffers;
-    QR_RETURN_IF_ERROR(
-        norm_rows(pass, &layer->mlp_norm, pass->x, b->mlp_normed, pass->model->act_dtype, pass->n_tokens, err));
+    if (!layer->is_parallel) { QR_RETURN_IF_ERROR(qr_layer_mlp_norm(pass, layer, err)); }
     if (qr_layer_experts_beside_mlp(layer)) { return run_experts_beside_mlp(pass, layer, err); }
     if (qr_layer_has_experts(layer)) { QR_RETURN_IF_ERROR(qr_layer_experts_in(pass, layer, err)); }
     QR_RETURN_IF_ERROR(run_dense_in(pass, layer, err));

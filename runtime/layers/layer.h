@@ -220,6 +220,9 @@ qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *
 qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* buffers.mlp_normed of x, which qr_layer_mlp begins with. Of a layer whose blocks are parallel that is part of
+ * qr_layer_attention_out: x is what it was before attention then. */
+qrun_status qr_layer_mlp_norm(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 
 /* dst = RMS norm of n_groups rows of norm->dim in each of n_rows rows of src; dst may be src. */
 qrun_status qr_layer_rms_norm(const qr_layer_pass *pass, const qr_norm *norm, const float *src, int64_t src_stride,

@@ -156,7 +156,7 @@ qrun_status qr_layer_latent_heads(const qr_layer_pass *pass, const qr_layer *lay
     const int64_t columns = qr_latent_columns(s);
     float *kv_latent = b->latent + s->latent.query_rank, *shared_key = kv_latent + s->latent.kv_rank;
     QR_RETURN_IF_ERROR(make_queries(pass, layer, err));
-    QR_RETURN_IF_ERROR(qr_layer_rotate(pass, layer->query_rope_kind, b->qkv + s->latent.plain_dim, s->n_heads,
+    QR_RETURN_IF_ERROR(qr_layer_rotate(pass, layer->query_rope_kind, b->qkv + qr_latent_rotated_from(s), s->n_heads,
                                        layer->head_dim, query_stride(pass, layer), err));
     QR_RETURN_IF_ERROR(qr_layer_linear(pass, &latent->kv_down, b->attn_normed, kv_latent, columns, false, err));
     QR_RETURN_IF_ERROR(qr_layer_rotate(pass, layer->key_rope_kind, shared_key, 1, s->latent.rotated_dim, columns, err));

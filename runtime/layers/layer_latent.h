@@ -18,6 +18,11 @@ int64_t qr_latent_columns(const qr_model_shape *shape);
 int64_t qr_latent_kv_columns(const qr_model_shape *shape);
 int64_t qr_latent_up_columns(const qr_model_shape *shape);
 
+/* The first element of a head of queries that its rotary tables are for: where they scale queries, of all of them. */
+static inline int64_t qr_latent_rotated_from(const qr_model_shape *shape) {
+    return shape->temperature_tokens > 0 ? 0 : shape->latent.plain_dim;
+}
+
 /* Whether attention puts out more of a head than the last matrix reads: zeros behind its values. */
 static inline bool qr_latent_pads_values(const qr_model_shape *shape) {
     return shape->latent.kv_rank > 0 && shape->latent.value_dim < shape->head_dim;

@@ -84,12 +84,18 @@
                                  [QR_ROLE_EXPERT_OUT] = LAYER "block_sparse_moe.experts.%d.down_proj"
 #define GRANITE_SHARED_GATE_UP \
     [QR_ROLE_GATE_UP] = LAYER "shared_mlp.input_linear", [QR_ROLE_SHARED_GATE_UP] = LAYER "shared_mlp.input_linear"
-#define GRANITE_STACKS                                                                             \
-    .stacked_gate_up = LAYER "block_sparse_moe.experts.gate_up_proj",                              \
-    .stacked_out = LAYER "block_sparse_moe.experts.down_proj", .writes_stacks = true,              \
+#define GRANITE_STACKS                                                \
+    .stacked_gate_up = LAYER "block_sparse_moe.experts.gate_up_proj", \
+    .stacked_out = LAYER "block_sparse_moe.experts.down_proj", .writes_stacks = true
+#define GRANITE_NAMES                                                                              \
     .renamed = {{"block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"}, \
                 {"block_sparse_moe.experts.down_proj", "block_sparse_moe.output_linear.weight"},   \
                 {"block_sparse_moe.router", "block_sparse_moe.router.layer"}}
+
+/* Command R's. */
+#define COHERE                               \
+    .layer_norm = true, .is_parallel = true, \
+    .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, [QR_ROLE_ATTN_NORM] = LAYER "input_layernorm"}
 
 /* LFM2 and LFM3. */
 #define LFM_FRAME                                                                                                   \
@@ -177,6 +183,7 @@ static const qr_family families[] = {
     {.family = QR_FAMILY_GRANITE4,
      .name = "granite4",
      GRANITE_STACKS,
+     GRANITE_NAMES,
      .modules = {GRANITE_EXPERTS, GRANITE_SHARED_GATE_UP,
                  STATE_SPACE, [QR_ROLE_MLP_OUT] = LAYER "shared_mlp.output_linear"}},
     /* As GGUF has it: gate and up apart. */
@@ -191,6 +198,7 @@ static const qr_family families[] = {
     {.family = QR_FAMILY_GRANITE_MOE,
      .name = "granite-moe",
      GRANITE_STACKS,
+     GRANITE_NAMES,
      .modules = {GRANITE_EXPERTS, GRANITE_SHARED_GATE_UP}},
     {.family = QR_FAMILY_GPT_OSS,
      .name = "gpt-oss",
@@ -366,6 +374,50 @@ static const qr_family families[] = {
      .name = "arcee",
      .modules = {LLAMA_FRAME, SPLIT_QKV, PRE_NORMS, [QR_ROLE_UP] = LAYER "mlp.up_proj"}},
     {.family = QR_FAMILY_HELIUM, .name = "helium", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_COHERE, .name = "cohere", COHERE, .prefixes = {IMAGE_PREFIXES}},
+    {.family = QR_FAMILY_COHERE2, .name = "cohere2", COHERE, .prefixes = {IMAGE_PREFIXES}},
+    {.family = QR_FAMILY_GEMMA, .name = "gemma", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_VAULT_GEMMA,
+     .name = "vault-gemma",
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, [QR_ROLE_ATTN_NORM] = LAYER "input_layernorm",
+                 [QR_ROLE_MLP_NORM] = LAYER "pre_feedforward_layernorm"}},
+    {.family = QR_FAMILY_STARCODER2,
+     .name = "starcoder2",
+     .layer_norm = true,
+     .norm_biases = true,
+     .modules = {FRAME, SPLIT_QKV, PRE_NORMS, [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj",
+                 [QR_ROLE_UP] = LAYER "mlp.c_fc", [QR_ROLE_MLP_OUT] = LAYER "mlp.c_proj"}},
+    {.family = QR_FAMILY_STABLELM,
+     .name = "stablelm",
+     .layer_norm = true,
+     .norm_biases = true,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_INTERNLM3, .name = "internlm3", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_HYPERCLOVAX,
+     .name = "hyperclovax",
+     .modules =
+         {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP,
+          PRE_NORMS, [QR_ROLE_POST_ATTN_NORM] = LAYER "post_norm1", [QR_ROLE_POST_MLP_NORM] = LAYER "post_norm2"}},
+    {.family = QR_FAMILY_CWM, .name = "cwm", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_SOLAR_OPEN,
+     .name = "solar-open",
+     STACKED_EXPERTS,
+     .modules = {FRAME, SPLIT_QKV, PRE_NORMS, EXPERTS,
+                 WHOLE_SHARED_EXPERT, [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj",
+                 [QR_ROLE_GATE] = LAYER "mlp.shared_experts.gate_proj", /* no layer is dense */
+                 [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias"}},
+    {.family = QR_FAMILY_GRANITE_SWA,
+     .name = "granite-swa",
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, [QR_ROLE_SINKS] = LAYER "self_attn.sinks"}},
+    {.family = QR_FAMILY_GRANITE_MOE_SWA,
+     .name = "granite-moe-swa",
+     GRANITE_STACKS, /* files have the names of memory */
+     .modules = {GRANITE_EXPERTS, GRANITE_SHARED_GATE_UP, [QR_ROLE_SINKS] = LAYER "self_attn.sinks"}},
+    {.family = QR_FAMILY_MISTRAL4,
+     .name = "mistral4",
+     .prefixes = {IMAGE_PREFIXES},
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, LATENT_ATTENTION, SPLIT_GATE_UP, PRE_NORMS, EXPERTS, WHOLE_SHARED_EXPERT}},
     {.family = QR_FAMILY_DEEPSEEK_V2,
      .name = "deepseek-v2",
      STACKED_EXPERTS,
@@ -421,6 +473,7 @@ static const qr_family families[] = {
      .name = "gpt2",
      .has_frame = true,
      .layer_norm = true,
+     .norm_biases = true,
      .transposed = true,
      .prefixes = {"transformer."},
      .modules = {[QR_ROLE_EMBEDDING] = "wte",

@@ -131,7 +131,9 @@ typedef struct qr_family {
     const char *prefixes[4]; /* NULL-terminated; besides "" (qr_family_prefix) */
     bool has_frame;          /* adapters have prefixes[0] before all names, whatever the checkpoint has */
     bool choice_bias_is_row; /* [1, E] in files, not [E] */
-    bool layer_norm;         /* LayerNorm with bias instead of RMSNorm */
+    bool layer_norm;         /* LayerNorm instead of RMSNorm */
+    bool norm_biases;        /* norms have biases */
+    bool is_parallel;        /* a layer's MLP reads the same norm as what is beside it: qr_layer.is_parallel */
     bool norms_rotated;      /* q_norm and k_norm come after rotation */
     bool norms_all_heads;    /* q_norm and k_norm are over all heads of a token together */
     bool transposed;         /* linear weights are stored [in, out] (Conv1D) */

@@ -413,7 +413,8 @@ static qr_norm norm_of(const qrun_model *model, qr_tensor_role role, int64_t dim
                      .eps = is_of_latent ? LATENT_NORM_EPS
                             : is_post    ? (float)model->config.post_norm_eps
                                          : model->shape.norm_eps,
-                     .offset = qr_model_norm_offset(model, role)};
+                     .offset = qr_model_norm_offset(model, role),
+                     .is_layer_norm = model->family->layer_norm};
 }
 
 /* This rank's of a layer's norm, or other vector. */
@@ -437,6 +438,7 @@ static void shape_layer(qrun_model *model, int64_t l, int32_t *n_recurrent) {
     qr_layer *layer = &model->layers[l];
     layer->mixes = qr_model_config_mixes(config, l);
     layer->has_mlp = qr_model_config_has_mlp(config, l);
+    layer->is_parallel = model->family->is_parallel;
     layer->is_recurrent = config->recurrent.layers != NULL && config->recurrent.layers[l];
     if (layer->is_recurrent) { layer->state_index = (*n_recurrent)++; }
     if (layer->expert_gate != NULL) {

@@ -39,9 +39,10 @@ typedef struct qr_linear_layer {
 
 typedef struct qr_norm {
     const float *weight; /* device, [dim] */
-    const float *bias;   /* device, [dim]; LayerNorm only */
+    const float *bias;   /* device, [dim]; NULL: none, as of RMSNorm */
     int64_t dim;         /* 0: the family has no such norm */
     float eps, offset;   /* RMSNorm multiplies by weight + offset */
+    bool is_layer_norm;  /* not RMSNorm */
     qr_row_share share;  /* of a vector that is split among ranks; dim is then this rank's */
 } qr_norm;
 
@@ -93,7 +94,8 @@ typedef struct qr_layer {
     qr_linear_layer attn_out;  /* [D, H·HD], with latent attention [D, H·value_dim], or of a layer with a state
                                 * [D, values] */
     bool mixes, has_mlp;       /* has what is above and below, or only one of both */
-    bool is_recurrent;         /* carries a state along (layer_recurrent.h), and does not attend */
+    bool is_parallel;  /* its MLP reads what attention reads, attn_norm of x, and x grows by both; no mlp_norm */
+    bool is_recurrent; /* carries a state along (layer_recurrent.h), and does not attend */
     qr_recurrent_vectors recurrent;
     qr_norm sinks; /* [H] of attention; as the next, vectors of a norm's form */
     qr_norm expert_gate_bias, expert_up_bias, expert_out_bias; /* [E, M], [E, M], [E, D] */

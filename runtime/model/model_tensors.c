@@ -221,7 +221,7 @@ static bool is_expected(const qrun_model *model, int64_t layer, const char *name
         if (qr_role_is_bare(role) && *end == '\0') { return true; }
         if (qr_role_is_bare(role) || *end != '.') { continue; }
         if (strcmp(end, ".bias") != 0) { return true; } /* weight and the parts of a quantised one */
-        if (role < QR_ROLE_Q ? family->layer_norm : qr_family_has_bias(config, role)) { return true; }
+        if (role < QR_ROLE_Q ? family->norm_biases : qr_family_has_bias(config, role)) { return true; }
     }
     const bool has_experts = qr_family_layer_has(family, config, layer, QR_ROLE_ROUTER);
     const bool is_packed = config->quantization.packing.kind != QR_PACKING_NONE;

@@ -20,7 +20,7 @@ static qrun_status visit_norm(const visit_state *v, qr_tensor_role role, int64_t
     const qr_module module = {.role = role,
                               .layer = layer,
                               .weight = &norm->weight,
-                              .bias = v->model->family->layer_norm ? &norm->bias : NULL,
+                              .bias = v->model->family->norm_biases ? &norm->bias : NULL,
                               .n = norm->dim,
                               .share = &norm->share};
     const bool is_stored =

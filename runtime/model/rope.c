@@ -14,8 +14,14 @@ static const qr_rope_config *rope_of(const qr_model_config *config, int32_t kind
     return kind == 0 || !has_local_base(config) ? &config->rope : &config->rope_local;
 }
 
+/* Pairs of a head of queries that do not rotate, and are scaled with those that do: the first ones. */
+static int64_t still_pairs(const qr_model_config *config, int32_t kind) {
+    const bool scales = kind == 1 && config->attn_temperature_tokens > 0;
+    return scales && config->latent.kv_rank > 0 ? config->latent.plain_dim / 2 : 0;
+}
+
 int64_t qr_rope_half(const qr_model_config *config, int32_t kind) {
-    return config->has_rope ? rope_of(config, kind)->rotary_dim / 2 : 0;
+    return config->has_rope ? still_pairs(config, kind) + rope_of(config, kind)->rotary_dim / 2 : 0;
 }
 
 int32_t qr_rope_kinds(const qr_model_config *config) {
@@ -155,7 +161,9 @@ void qr_rope_frequencies(const qr_model_config *config, int32_t kind, int64_t n_
                          float *inv_freq, float *attention_factor) {
     const qr_rope_config *rope = rope_of(config, kind);
     const int64_t class_of_length = length_class(rope, config, n_tokens, most_tokens);
-    const int64_t half = rope->rotary_dim / 2;
+    const int64_t half = rope->rotary_dim / 2, n_still = still_pairs(config, kind);
+    for (int64_t i = 0; i < n_still; i++) { inv_freq[i] = 0.0F; }
+    inv_freq += n_still;
     *attention_factor = 1.0F;
     if (rope->type == QR_ROPE_YARN) {
         yarn_frequencies(rope, half, inv_freq);

@@ -16,7 +16,8 @@
 int64_t qr_rope_half(const qr_model_config *config, int32_t kind);
 
 /* Kinds of tables: 0, 1, or 2 where windowed layers have a base of their own (Gemma 3 and 4), or where queries are
- * scaled by their position (Ministral 3) and their tables with them. */
+ * scaled by their position (Ministral 3) and their tables with them. With latent attention those of queries are for
+ * whole heads (Mistral 4): pairs of frequency 0 come first. */
 int32_t qr_rope_kinds(const qr_model_config *config);
 
 /* Which kind rotates the keys of a layer, and which its queries; QR_ROPE_NONE: they are not rotated. */

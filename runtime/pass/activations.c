@@ -197,7 +197,9 @@ static void lay_recomputed(input_places *places, const qrun_model *model, int64_
             layout->layer = -1;
             lay_attention(layout, model, kinds_of(model), t, rows, &sets[i]);
             lay_mlp(layout, model, rows, &sets[i]);
-            QR_LAY(layout, sets[i].x_mid, rows * model->shape.hidden, sizeof(float));
+            if (!model->family->is_parallel) {
+                QR_LAY(layout, sets[i].x_mid, rows * model->shape.hidden, sizeof(float));
+            }
             if (i > 0) { QR_LAY(layout, sets[i].x_in, t * model->shape.hidden, sizeof(float)); }
             ++*n_sets;
         }
@@ -219,8 +221,10 @@ static void lay_kept(qr_layout *layout, const qrun_model *model, int64_t t, cons
         layout->layer = l;
         QR_LAY(layout, layer->x_in, t * model->shape.hidden, sizeof(float));
         const qr_layer *of = &model->layers[l];
-        layer->x_mid = layer->x_in;
-        if (of->mixes && of->has_mlp) { QR_LAY(layout, layer->x_mid, t * model->shape.hidden, sizeof(float)); }
+        layer->x_mid = of->is_parallel ? NULL : layer->x_in;
+        if (of->mixes && of->has_mlp && !of->is_parallel) {
+            QR_LAY(layout, layer->x_mid, t * model->shape.hidden, sizeof(float));
+        }
         if (set.attn_kept && of->mixes) { lay_attention(layout, model, kind_of(model, of), t, t, layer); }
         if (set.mlp_kept && of->has_mlp) { lay_mlp(layout, model, t, layer); }
     }

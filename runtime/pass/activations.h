@@ -31,7 +31,8 @@ qrun_status qr_recompute_policy_parse(const char *text, int64_t n_layers, qr_rec
 /* Buffers of one layer beyond those of qr_layer_buffers. */
 typedef struct qr_kept_layer {
     float *x_in;  /* [T, D] input of the layer; of a segment's first layer it outlives the forward pass */
-    float *x_mid; /* [T, D] between the blocks; with tiles, those of one. It may be x_in where there is one block */
+    float *x_mid; /* [T, D] between the blocks; with tiles, those of one. It may be x_in where there is one block, and
+                   * is NULL where they are parallel */
     float *lse;   /* [T, H] */
     qr_layer_buffers buffers;
     bool attn_kept, mlp_kept; /* false: to be computed again */

@@ -42,7 +42,7 @@ static qrun_status pass_on(qr_train_pass *pass, const float *dy, float *dx, int6
 qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, const float *x, const float *dy, float *dx,
                                   int64_t n_rows, bool accumulate, qr_error *err) {
     if (norm->weight == NULL) { return pass_on(pass, dy, dx, n_rows, accumulate, err); }
-    if (norm->bias == NULL) {
+    if (!norm->is_layer_norm) {
         return qr_pass_rms_norm_backward(pass, norm, 1, x, norm->dim, dy, norm->dim, dx, norm->dim, n_rows, accumulate,
                                          err);
     }
@@ -368,6 +368,12 @@ static qrun_status input_backward(qr_train_pass *pass, const qr_norm *norm, qr_e
                                  err);
 }
 
+/* The same of an MLP, which may read what attention reads. */
+static qrun_status mlp_input_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    return layer->is_parallel ? qr_pass_attention_norm_backward(pass, layer, err)
+                              : input_backward(pass, &layer->mlp_norm, err);
+}
+
 /* The sum of what both give is read no more: its place takes the gradient of either. */
 static qrun_status experts_beside_mlp_backward(qr_train_pass *pass, const qr_layer *layer, const float *dsum,
                                                qr_error *err) {
@@ -401,7 +407,7 @@ qrun_status qr_pass_mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_
         QR_RETURN_IF_ERROR(qr_pass_experts_backward(pass, layer, dbranch, is_dense, err));
         QR_RETURN_IF_ERROR(qr_pass_router_backward(pass, layer, true, err));
     }
-    return input_backward(pass, &layer->mlp_norm, err);
+    return mlp_input_backward(pass, layer, err);
 }
 
 qrun_status qr_pass_rotate_back(qr_train_pass *pass, int32_t rope_kind, float *dheads, int64_t n_heads,
@@ -539,9 +545,15 @@ qrun_status qr_pass_attention_norm_backward(qr_train_pass *pass, const qr_layer 
                                  pass->n_tokens, true, err);
 }
 
+qrun_status qr_pass_outputs_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    if (!layer->is_parallel) { QR_RETURN_IF_ERROR(qr_pass_mlp_backward(pass, layer, err)); }
+    if (layer->mixes) { QR_RETURN_IF_ERROR(qr_pass_attention_out_backward(pass, layer, err)); }
+    return layer->is_parallel ? qr_pass_mlp_backward(pass, layer, err) : QRUN_OK;
+}
+
+/* From dattended. */
 static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     if (!layer->mixes) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(qr_pass_attention_out_backward(pass, layer, err));
     if (layer->is_recurrent) {
         QR_RETURN_IF_ERROR(qr_pass_recurrent_gate_backward(pass, layer, err));
         QR_RETURN_IF_ERROR(qr_pass_recurrent_recall_backward(pass, layer, err));
@@ -553,27 +565,32 @@ static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer
     return qr_pass_attention_norm_backward(pass, layer, err);
 }
 
-/* Both blocks of a layer, computing again what was not kept. */
+/* What was not kept of a layer whose segment was: one block at most. */
+static qrun_status compute_again(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_kept_layer *kept = pass->current;
+    qr_layer_pass blocks = qr_pass_layer(pass);
+    if (kept->mlp_kept && kept->attn_kept) { return QRUN_OK; }
+    blocks.buffers_only = true;
+    qr_timeline_phase(pass->backend, QR_PHASE_recompute);
+    if (!kept->mlp_kept && layer->has_mlp) {
+        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, layer->is_parallel ? kept->x_in : kept->x_mid, err));
+        if (layer->is_parallel) { QR_RETURN_IF_ERROR(qr_layer_mlp_norm(&blocks, layer, err)); }
+        QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
+    }
+    if (kept->attn_kept || !layer->mixes) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, kept->x_in, err));
+    return qr_layer_attention(&blocks, layer, err);
+}
+
+/* Both blocks of a layer. */
 static qrun_status layer_backward(qr_train_pass *pass, int64_t l, bool kept_segment, qr_error *err) {
     const qr_layer *layer = &pass->model->layers[l];
     pass->current = &pass->activations.layers[l];
-    qr_layer_pass blocks = qr_pass_layer(pass);
-    blocks.buffers_only = true;
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
-    if (kept_segment && !pass->current->mlp_kept && layer->has_mlp) {
-        qr_timeline_phase(pass->backend, QR_PHASE_recompute);
-        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_mid, err));
-        QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
-    }
+    if (kept_segment) { QR_RETURN_IF_ERROR(compute_again(pass, layer, err)); }
     qr_timeline_phase(pass->backend, QR_PHASE_backward);
-    QR_RETURN_IF_ERROR(qr_pass_mlp_backward(pass, layer, err));
+    QR_RETURN_IF_ERROR(qr_pass_outputs_backward(pass, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
-    if (kept_segment && !pass->current->attn_kept && layer->mixes) {
-        qr_timeline_phase(pass->backend, QR_PHASE_recompute);
-        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
-        QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
-        qr_timeline_phase(pass->backend, QR_PHASE_backward);
-    }
     return attention_backward(pass, layer, err);
 }
 

@@ -62,7 +62,7 @@ static qrun_status queries_backward(qr_train_pass *pass, const qr_layer *layer, 
     const qr_latent_layers *latent = &layer->latent;
     const int64_t stride = qr_qkv_columns(s, layer);
     float *dq = pass->b.dqkv, *dlatent = work_of(pass).q;
-    QR_RETURN_IF_ERROR(qr_pass_rotate_back(pass, layer->query_rope_kind, dq + s->latent.plain_dim, s->n_heads,
+    QR_RETURN_IF_ERROR(qr_pass_rotate_back(pass, layer->query_rope_kind, dq + qr_latent_rotated_from(s), s->n_heads,
                                            layer->head_dim, stride, err));
     if (s->latent.query_rank == 0) {
         return qr_pass_linear_backward(pass, &layer->attn_in[0], kept->attn_normed, dq, stride, pass->b.dnormed, false,

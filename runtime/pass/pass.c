@@ -161,7 +161,7 @@ static qrun_status run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, 
     QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
     if (!layer->has_mlp) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
-    if (pass->current->x_mid != pass->current->x_in) {
+    if (!layer->is_parallel && pass->current->x_mid != pass->current->x_in) {
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_mid, pass->b.x, err));
     }
     blocks.buffers_only = buffers_only;

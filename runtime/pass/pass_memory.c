@@ -121,7 +121,8 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     loss.part = QR_PART_HEAD;
     QR_LAY(&loss, b->dselected, t * s->hidden, f32);
     QR_LAY(&layout, b->dattended, t * s->widest_attended, f32);
-    if (limits->policy.tile_rows > 0) { mlp = layout; } /* dattended of other tiles is there already */
+    /* dattended is there already: of other tiles, or where blocks are parallel */
+    if (limits->policy.tile_rows > 0 || model->family->is_parallel) { mlp = layout; }
     QR_LAY(&layout, b->dqkv, t * qr_widest_qkv(s), f32);
     qr_layout recurrent = layout; /* in the same place too: a layer is of one kind */
     recurrent.part = qr_recurrent_part(model);

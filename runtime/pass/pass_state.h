@@ -205,6 +205,9 @@ qrun_status qr_pass_attention_out_backward(qr_train_pass *pass, const qr_layer *
 qrun_status qr_pass_attend_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_attention_heads_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_attention_norm_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+/* The first two: from dx of what the layer puts out to dattended, and to dx between the blocks. Where they are parallel
+ * dx is then that of the layer's input, but for what comes through attention. */
+qrun_status qr_pass_outputs_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 /* dx from a segment's output to its input, computing again what was not kept. */
 qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
 /* From the gradient of the first layer's input into the tables that it was looked up in. */

@@ -149,12 +149,13 @@ static qrun_status rest_backward(qr_train_pass *tile, const qr_layer *layer, qr_
     qr_layer_pass blocks = qr_pass_layer(tile);
     qr_timeline_phase(tile->backend, QR_PHASE_recompute);
     QR_RETURN_IF_ERROR(attention_out(&blocks, layer, err));
-    if (layer->has_mlp) { QR_RETURN_IF_ERROR(qr_pass_copy_stream(tile, tile->current->x_mid, tile->b.x, err)); }
+    if (layer->has_mlp && !layer->is_parallel) {
+        QR_RETURN_IF_ERROR(qr_pass_copy_stream(tile, tile->current->x_mid, tile->b.x, err));
+    }
     blocks.buffers_only = true;
     QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
     qr_timeline_phase(tile->backend, QR_PHASE_backward);
-    QR_RETURN_IF_ERROR(qr_pass_mlp_backward(tile, layer, err));
-    return layer->mixes ? qr_pass_attention_out_backward(tile, layer, err) : QRUN_OK;
+    return qr_pass_outputs_backward(tile, layer, err);
 }
 
 /* From dqkv to dx. The normed input is that of another tile by now, and computed once more. */

@@ -418,6 +418,15 @@ same_answers "GPT-2 of the goldens" 5 --model "$fixtures/gpt2" --quant f32 --dty
 same_answers "GPT-2 of the goldens in INT8" 5 --model "$fixtures/gpt2" --quant int8
 same_answers "Phi-3 of the goldens" 3 --model "$fixtures/phi3" --quant bf16 --max-step-tokens 16
 
+# ---- Attention and an MLP that read one norm, LayerNorm, sinks beside factors ------------------------------------------
+
+same_answers "blocks side by side in F32" 3 --model "$fixtures/cohere" --quant f32 --dtype f32 --max-step-tokens 16
+same_answers "blocks side by side with windows" 5 --model "$fixtures/cohere2" --quant bf16
+same_answers "StarCoder2" 3 --model "$fixtures/starcoder2" --quant bf16
+same_answers "Granite with windows, with experts" 3 --model "$fixtures/granite-moe-swa" --quant bf16
+same_answers "a shared expert whose gate and up are one" 5 --model "$fixtures/granite-moe-shared" --quant bf16
+same_answers "Solar Open" 2 --model "$fixtures/solar-open" --quant bf16 --max-step-tokens 16
+
 # ---- Norms over all heads ---------------------------------------------------------------------------------------------
 
 {

@@ -70,7 +70,7 @@ def _random_parameter(family, hidden, name, parameter):
         return normal(shape, 0.4, family.name, name)
     if name.endswith(("mlp.gate.weight", "mlp.gate.wg.weight", "mlp.router.weight", "feed_forward.gate.weight", "mixer.gate.weight")):
         return normal(shape, ROUTER_STD / math.sqrt(hidden), family.name, name)
-    if family.model_type in ("granitemoe", "granitemoeshared") and name.endswith("router.weight"):
+    if family.model_type in ("granitemoe", "granitemoeshared", "granitemoe_swa") and name.endswith("router.weight"):
         return normal(shape, ROUTER_STD / math.sqrt(hidden), family.name, name)
     if name.endswith("router.proj.weight"):     # of rows whose norm is 1
         return normal(shape, ROUTER_STD, family.name, name)

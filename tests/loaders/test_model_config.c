@@ -677,6 +677,131 @@ static void test_hy_v3(void) {
     qr_model_config_free(&c);
 }
 
+/* As Command R7B is published; and what models of the family have that are not read. */
+static void test_cohere(void) {
+    PARSE("{'model_type':'cohere2','num_hidden_layers':8,'hidden_size':64,'num_attention_heads':4,'head_dim':16,"
+          "'logit_scale':0.25,'sliding_window':4096,'sliding_window_pattern':4,'rope_theta':50000}");
+    for (int64_t l = 0; l < 8; l++) {
+        CHECK(c.layer_slides[l] == (l % 4 != 3) && c.layer_rotates[l] == c.layer_slides[l]);
+    }
+    CHECK(c.logits_scaling == 4 && c.rope.interleaved && c.rope.theta == 5e4 && c.tie_word_embeddings && !c.qkv_bias);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'cohere','num_hidden_layers':1,'attention_bias':true,'layer_norm_eps':0.5}", &c, NULL) ==
+          QRUN_OK);
+    CHECK(c.logits_scaling == 16 && c.qkv_bias && c.o_bias && c.norm_eps == 0.5 && c.rope.theta == 5e5);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'cohere','use_qk_norm':true}", QRUN_ERROR_UNSUPPORTED, "\"use_qk_norm\"");
+    check_refused("{'model_type':'cohere2','sliding_window':null}", QRUN_ERROR_UNSUPPORTED,
+                  "a cohere2 model without \"sliding_window\"");
+}
+
+/* The files of the first Gemma say "gelu" and mean the approximation. */
+static void test_gemma_1(void) {
+    PARSE("{'model_type':'gemma','num_hidden_layers':1,'hidden_size':64,'num_attention_heads':4,'num_key_value_heads':"
+          "1,'head_dim':256,"
+          "'hidden_act':'gelu'}");
+    CHECK(c.activation == QR_ACTIVATION_GELU_TANH && c.norm_adds_one && c.scale_embeddings && c.head_dim == 256);
+    CHECK(c.query_pre_attn_scalar == 256 && c.attn_logit_softcapping == 0 && c.final_logit_softcapping == 0);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'vaultgemma','num_hidden_layers':2,'hidden_activation':'gelu_pytorch_tanh'}", &c,
+                NULL) == QRUN_OK);
+    CHECK(c.attn_logit_softcapping == 50 && c.final_logit_softcapping == 30 && c.layer_slides[0] && !c.layer_slides[1]);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'gemma','use_bidirectional_attention':true}", QRUN_ERROR_UNSUPPORTED,
+                  "\"use_bidirectional_attention\"");
+}
+
+static void test_layer_norms(void) {
+    PARSE("{'model_type':'starcoder2','num_hidden_layers':1,'norm_epsilon':0.25,'sliding_window':4096}");
+    CHECK(c.qkv_bias && c.o_bias && c.mlp_bias && c.norm_eps == 0.25 && c.sliding_window == 4096);
+    CHECK(c.activation == QR_ACTIVATION_GELU_TANH && c.tie_word_embeddings);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'starcoder2','use_bias':false}", &c, NULL) == QRUN_OK);
+    CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && c.sliding_window == 0);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'stablelm','use_qkv_bias':true,'layer_norm_eps':0.25}", &c, NULL) == QRUN_OK);
+    CHECK(c.qkv_bias && !c.o_bias && !c.mlp_bias && c.norm_eps == 0.25 && c.rope.rotary_dim == 20);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'stablelm','use_parallel_residual':true}", QRUN_ERROR_UNSUPPORTED,
+                  "\"use_parallel_residual\"");
+    check_refused("{'model_type':'stablelm','qk_layernorm':true}", QRUN_ERROR_UNSUPPORTED, "\"qk_layernorm\"");
+}
+
+static void test_internlm3(void) {
+    PARSE("{'model_type':'internlm3','num_hidden_layers':1,'qkv_bias':true,'bias':true}");
+    CHECK(c.qkv_bias && c.o_bias && c.mlp_bias);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'internlm3','qkv_bias':false,'bias':false}", &c, NULL) == QRUN_OK);
+    CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && c.n_kv_heads == 2);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'internlm3','qkv_bias':true}", QRUN_ERROR_UNSUPPORTED,
+                  "\"qkv_bias\" and \"bias\" differ");
+}
+
+static void test_hyperclovax(void) {
+    PARSE("{'model_type':'hyperclovax','num_hidden_layers':1,'logits_scaling':0.25,'attention_multiplier':0.5}");
+    CHECK(c.logits_scaling == 4 && c.attention_multiplier == 0.5 && !c.without_post_norms);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'hyperclovax','use_post_norm':false}", &c, NULL) == QRUN_OK);
+    CHECK(c.attention_multiplier == 0 && c.query_pre_attn_scalar == 128 && c.without_post_norms &&
+          c.logits_scaling == 1);
+    qr_model_config_free(&c);
+}
+
+/* Every fourth layer from the first has no window; a list of bases says which rotate, and by which. */
+static void test_windows_from_the_first(void) {
+    PARSE("{'model_type':'granite_swa','num_hidden_layers':6,'layer_rope_theta':[0,5e4,5e4,5e4,0,5e4]}");
+    for (int64_t l = 0; l < 6; l++) {
+        CHECK(c.layer_slides[l] == (l % 4 != 0) && c.layer_rotates[l] == c.layer_slides[l]);
+    }
+    CHECK(c.rope.theta == 5e4 && c.attn_sinks && c.sliding_window == 128 && c.attention_multiplier == 1);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'granitemoe_swa','num_hidden_layers':2}", &c, NULL) == QRUN_OK);
+    CHECK(c.layer_rotates[0] && c.layer_rotates[1] && c.attn_sinks && c.experts.n_experts == 8);
+    CHECK(!c.layer_slides[0] && c.layer_slides[1] && c.rope.theta == 1e4);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'granite_swa','num_hidden_layers':2,'layer_rope_theta':[1e4,2e4]}",
+                  QRUN_ERROR_UNSUPPORTED, "layers that rotate by several");
+    check_refused("{'model_type':'cwm'}", QRUN_ERROR_INPUT, "a cwm model needs \"rope_scaling\"");
+    CHECK(parse("{'model_type':'cwm','num_hidden_layers':5,'rope_scaling':{'rope_type':'llama3','factor':16.0,"
+                "'low_freq_factor':1.0,'high_freq_factor':4.0,'original_max_position_embeddings':8192}}",
+                &c, NULL) == QRUN_OK);
+    CHECK(!c.layer_slides[0] && c.layer_slides[3] && !c.layer_slides[4] && c.eos.n == 3 && c.rope.theta == 1e6);
+    qr_model_config_free(&c);
+}
+
+static void test_solar_open(void) {
+    PARSE("{'model_type':'solar_open','num_hidden_layers':2,'n_routed_experts':128,'n_shared_experts':1}");
+    CHECK(c.experts.has_sigmoid_router && c.experts.has_choice_bias && c.experts.layer_has_experts[0]);
+    CHECK(c.experts.shared_intermediate_size == 1280 && c.rope.rotary_dim == 128 && c.n_layers_ahead == 0);
+    qr_model_config_free(&c);
+}
+
+/* As Mistral Small 4 is; and what would scale a part of a head that should not be. */
+static void test_mistral4(void) {
+    static const char rest[] = "'factor':128.0,'original_max_position_embeddings':8192,'beta_fast':32.0,"
+                               "'beta_slow':1.0,'mscale_all_dim':1.0,'llama_4_scaling_beta':0.1,'rope_theta':1e4";
+    char text[512];
+    PARSE("{'model_type':'mistral4','num_hidden_layers':2,'rope_parameters':{'rope_type':'yarn','factor':128.0,"
+          "'original_max_position_embeddings':8192,'mscale':1.0,'mscale_all_dim':1.0,'llama_4_scaling_beta':0.1,"
+          "'partial_rotary_factor':0.5}}");
+    CHECK(c.latent.kv_rank == 256 && c.latent.query_rank == 1024 && c.head_dim == 128 && c.latent.value_dim == 128);
+    CHECK(c.attn_temperature_beta == 0.1 && c.attn_temperature_tokens == 8192 && c.rope.rotary_dim == 64);
+    CHECK(!c.experts.has_sigmoid_router && c.experts.normalizes && c.experts.n_per_token == 4);
+    CHECK(c.experts.layer_has_experts[0] && c.experts.shared_intermediate_size == 2048);
+    qr_model_config_free(&c);
+    snprintf(text, sizeof text, "{'model_type':'mistral4','rope_parameters':{'rope_type':'yarn','mscale':0.5,%s}}",
+             rest);
+    check_refused(text, QRUN_ERROR_UNSUPPORTED, "\"mscale\" as \"mscale_all_dim\"");
+    snprintf(text, sizeof text,
+             "{'model_type':'mistral4','rope_interleave':false,'rope_parameters':{'rope_type':'yarn','mscale':1.0,%s}}",
+             rest);
+    check_refused(text, QRUN_ERROR_UNSUPPORTED, "needs \"rope_interleave\"");
+    check_refused("{'model_type':'mistral4','rope_parameters':{'rope_type':'default'}}", QRUN_ERROR_INPUT,
+                  "of a mistral4 model need \"llama_4_scaling_beta\"");
+    check_refused("{'model_type':'mistral4','n_group':2}", QRUN_ERROR_UNSUPPORTED, "the router's \"n_group\"");
+}
+
 /* As Hunyuan-A13B is published: lists of what all layers have alike. */
 static void test_hunyuan(void) {
     PARSE("{'model_type':'hunyuan_v1_moe','num_hidden_layers':2,'hidden_size':256,'num_attention_heads':2,"
@@ -1131,7 +1256,9 @@ static void test_refusals(void) {
          " qwen3_moe mixtral olmoe gpt_oss granite granitemoehybrid qwen3_5_text qwen3_5_moe_text qwen3_next"
          " muse_glimmer_text lfm2 lfm2_moe lfm3 qwen3_vl_text qwen3_vl_moe_text qwen2_vl_text exaone4 seed_oss"
          " mellum ministral iquestcoder glm4_moe ernie4_5 ernie4_5_moe glm glm4 glm4v_text glm4v_moe_text minimax_m2"
-         " dots1 exaone_moe hy_v3 hunyuan_v1_dense hunyuan_v1_moe granitemoe arcee helium deepseek_v2 deepseek_v3"
+         " dots1 exaone_moe hy_v3 hunyuan_v1_dense hunyuan_v1_moe granitemoe arcee helium cohere cohere2 gemma"
+         " vaultgemma starcoder2 stablelm internlm3 hyperclovax cwm solar_open granite_swa granitemoe_swa mistral4"
+         " deepseek_v2 deepseek_v3"
          " glm4_moe_lite youtu minicpm3 nemotron_h gpt2 qwen2_5_vl_text exaone4_5_text granitemoeshared kimi_k2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
@@ -1626,6 +1753,14 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_dots1);
     CHECK_RUN(test_exaone_moe);
     CHECK_RUN(test_hy_v3);
+    CHECK_RUN(test_cohere);
+    CHECK_RUN(test_gemma_1);
+    CHECK_RUN(test_layer_norms);
+    CHECK_RUN(test_internlm3);
+    CHECK_RUN(test_hyperclovax);
+    CHECK_RUN(test_windows_from_the_first);
+    CHECK_RUN(test_solar_open);
+    CHECK_RUN(test_mistral4);
     CHECK_RUN(test_hunyuan);
     CHECK_RUN(test_granite_moe);
     CHECK_RUN(test_qwen2_vl_wrapper);

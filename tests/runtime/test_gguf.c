@@ -124,6 +124,8 @@ static void test_round_trips(void) {
         {"glm4", QRUN_GGUF_BF16, 0, N_TOKENS},
         {"glm4-moe", QRUN_GGUF_BF16, 1e-6, N_TOKENS}, /* factors are F32 in the file, here and below */
         {"glm4-moe-plain", QRUN_GGUF_BF16, 0, N_TOKENS},
+        {"gemma", QRUN_GGUF_BF16, 1e-6, N_TOKENS},
+        {"internlm3", QRUN_GGUF_BF16, 0, N_TOKENS},
         {"granite", QRUN_GGUF_BF16, 1e-6, N_TOKENS},
         {"granite4", QRUN_GGUF_BF16, 1e-6, N_TOKENS},
         {"granite4-spaces", QRUN_GGUF_BF16, 1e-5, N_TOKENS},
@@ -183,6 +185,8 @@ static void test_refused(void) {
         {"lfm2-moe-stacked", "(norm_topk_prob)"},
         {"lfm3", "a lfm3 model has no name in llama.cpp"},
         {"hunyuan", "a hunyuan model has no name in llama.cpp"},
+        {"cohere2", "a cohere2 model has no name in llama.cpp"},
+        {"mistral4", "a mistral4 model has no name in llama.cpp"},
         {"youtu", "a youtu model has no name in llama.cpp"},
         {"nemotron-h-moe", "convolutions without biases"},
         {"granite4-moe", "convolutions without biases"},

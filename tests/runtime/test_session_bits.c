@@ -254,6 +254,18 @@ static void test_deepseek_v3_int8(void) {
 static void test_deepseek_v2_groups_nf4(void) {
     run_model("models/deepseek-v2-groups", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
+/* Attention and an MLP that read one norm. */
+static void test_cohere2_nf4_dq(void) {
+    run_model("models/cohere2", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
+}
+/* Sinks, windows and layers that do not rotate, beside experts. */
+static void test_granite_moe_swa_int8(void) {
+    run_model("models/granite-moe-swa", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
+/* Queries of latents that are scaled by their position. */
+static void test_mistral4_nf4(void) {
+    run_model("models/mistral4", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
 /* Rows of plain LoRA and of no adapter have the same bits with and without DoRA in the batch. */
 static void test_dora_in_one_batch(void) {
     static const char *const adapters[N_ADAPTERS] = {"adapters/llama-lora", "adapters/llama-dora"};
@@ -495,6 +507,9 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_nemotron_h_nf4_dq);
     CHECK_RUN(test_nemotron_h_moe_int8);
     CHECK_RUN(test_hunyuan_nf4_dq);
+    CHECK_RUN(test_cohere2_nf4_dq);
+    CHECK_RUN(test_granite_moe_swa_int8);
+    CHECK_RUN(test_mistral4_nf4);
     CHECK_RUN(test_minimax_m2_int8);
     CHECK_RUN(test_youtu_nf4_dq);
     CHECK_RUN(test_deepseek_v3_int8);
