@@ -75,6 +75,16 @@ static void list_targets(const qr_adapter *adapter, char targets[512]) {
     }
 }
 
+void training_name_in_memory(char *name, size_t name_bytes) {
+    static const char of_files[] = "language_model.";
+    const size_t n = sizeof of_files - 1;
+    if (strncmp(name, of_files, n) != 0) { return; }
+    char rest[256];
+    snprintf(rest, sizeof rest, "%s", name + n);
+    const bool is_inside = strncmp(rest, "model.", 6) == 0;
+    snprintf(name, name_bytes, is_inside ? "model.language_model.%s" : "%s", is_inside ? rest + 6 : rest);
+}
+
 /* Parameters of the shape of a PEFT folder, with its values in them, and modules trained whole. */
 static qrun_status open_adapter(qrun_model *model, const char *folder, const char *modules, qr_parameters *p,
                                 qr_error *err) {
@@ -105,6 +115,7 @@ static qrun_status open_adapter(qrun_model *model, const char *folder, const cha
         const qr_lora_pair *pair = &p->lora.pairs[i];
         char name[256];
         qr_parameters_module_name(p, pair->role, pair->layer, name, sizeof name);
+        training_name_in_memory(name, sizeof name);
         const qr_adapter_module *module = qr_adapter_find(adapter, name);
         if (module == NULL) { QR_TRY(qr_fail(err, QRUN_ERROR_INTERNAL, "%s: no module %s", folder, name)); }
         if (pair->linear == NULL) {
@@ -233,6 +244,7 @@ double training_gradient_error(const training_fixture *f, const qr_safetensors *
         const qr_parameter *parameter = &f->parameters.list[i];
         char tensor[256], name[400];
         qr_parameter_name(&f->parameters, parameter, tensor, sizeof tensor);
+        training_name_in_memory(tensor, sizeof tensor);
         snprintf(name, sizeof name, "%s%s.grad", full ? "" : "base_model.model.", tensor);
         const int64_t n = parameter->rows * parameter->cols;
         const qr_safetensors_tensor *expected = qr_safetensors_find(golden, name);
