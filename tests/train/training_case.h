@@ -44,9 +44,10 @@ typedef struct training_options {
 } training_options;
 
 /* Whether an entry is of full fine-tuning: it has no adapter. */
+bool training_is_full(const qr_json *entry);
+
 /* The name that transformers and PEFT have in memory for a tensor of a folder of old models with images. */
 void training_name_in_memory(char *name, size_t name_bytes);
-bool training_is_full(const qr_json *entry);
 
 /* Of an entry of the index. One named "…-head" trains lm_head too. False after a failed check. */
 bool training_fixture_open(qrun_context *context, const qr_json *entry, const training_options *options,
