@@ -1679,7 +1679,7 @@ static void test_public_configs(void) {
         {"reduced/phi", "phi", 0, 0, 0, 0, 0, 0},
         {"reduced/qwen", "qwen", 0, 0, 0, 0, 0, 0},
         {"reduced/qwen3moe", NULL, QR_FAMILY_QWEN3_MOE, 1, 4, 128, 0, 1e6},
-        {"reduced/stablelm", "stablelm", 0, 0, 0, 0, 0, 0},
+        {"reduced/stablelm", NULL, QR_FAMILY_STABLELM, 1, 16, 128, 0, 1e4},
     };
     for (size_t i = 0; i < QR_COUNT_OF(files); i++) {
         char name[256];
