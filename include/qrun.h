@@ -855,7 +855,8 @@ typedef enum qrun_objective {
     QRUN_OBJECTIVE_SFT = 0,  /* to write what the examples have: the loss is −log p of their tokens */
     QRUN_OBJECTIVE_DPO = 1,  /* to make the chosen answer likelier than the rejected one, next to what the model without
                                 the adapter makes of them (Rafailov et al. 2023; TRL's "sigmoid") */
-    QRUN_OBJECTIVE_ORPO = 2, /* to write the chosen answers, and the odds of them over the rejected (Hong et al. 2024) */
+    QRUN_OBJECTIVE_ORPO = 2, /* to write the chosen answers, and to raise their odds over the rejected ones (Hong et
+                                al. 2024) */
     QRUN_OBJECTIVE_SIMPO = 3 /* as DPO by the mean log p of a token and with a margin, instead of next to a reference
                                 (Meng et al. 2024) */
 } qrun_objective;
@@ -881,8 +882,9 @@ typedef enum qrun_file_format {
 typedef struct qrun_train_data {
     /* Files, pipes ("-": stdin; read once, to the end), or folders of files with a `format`. What one path names has
      * one format: messages, prompt and completion, alpaca, question and answer, input and output, ShareGPT
-     * conversations, or text; and where pairs of answers are learned, prompt, chosen and rejected, as texts or messages. A file may be in gzip or Zstandard. At least one is required. An epoch has every example
-     * of every file once, in one random order, unless there are weights. */
+     * conversations, or text; and where pairs of answers are learned, prompt, chosen and rejected, as texts or
+     * messages. A file may be in gzip or Zstandard. At least one is required. An epoch has every example of every file
+     * once, in one random order, unless there are weights. */
     const char *const *train_data; /* [n_train_data] */
     int32_t n_train_data;          /* up to 1,024 */
     qrun_file_format format;       /* of these files and of eval_data */
@@ -934,8 +936,8 @@ typedef struct qrun_train_weights {
 
 typedef struct qrun_train_preference {
     qrun_objective objective;
-    double beta;          /* DPO, SIMPO: the factor of differences in the logistic function; ORPO: the weight of the odds;
-                             up to 1e6; 0: 0.1, and 2 with SIMPO */
+    double beta; /* DPO, SIMPO: the factor of differences in the logistic function; ORPO: the weight of the odds;
+                    up to 1e6; 0: 0.1, and 2 with SIMPO */
     double target_margin; /* SIMPO: what the chosen answer's beta-fold mean should be ahead by; up to 1e6; 0: half of
                              beta */
 } qrun_train_preference;
@@ -1191,8 +1193,9 @@ QRUN_API qrun_train_action qrun_trainer_next(const qrun_trainer *trainer);
 QRUN_API qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics, bool *done,
                                        qrun_error *error);
 
-/* Mean loss per target token, or pair, of the evaluation examples. QRUN_ERROR_ARGUMENT when there are none. Where it is the best
- * so far (best_step of qrun_train_info), save a checkpoint: qrun_trainer_load_best takes the parameters from there. */
+/* Mean loss per target token, or pair, of the evaluation examples. QRUN_ERROR_ARGUMENT when there are none. Where it is
+ * the best so far (best_step of qrun_train_info), save a checkpoint: qrun_trainer_load_best takes the parameters from
+ * there. */
 QRUN_API qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_error *error);
 
 /* Writes a checkpoint (out/checkpoint-<step>) from which training resumes to the bit; whole or not at all. */

@@ -126,7 +126,9 @@ void training_note_metrics(void *user, const qrun_train_metrics *metrics) {
 /* "  63 % right" of pairs of answers; else nothing. */
 static short_text right_text(const qrun_rewards *rewards, const char *before) {
     short_text out = {""};
-    if (rewards->n_pairs > 0) { (void)snprintf(out.text, sizeof out.text, "%s%.0f %% right", before, 100 * rewards->accuracy); }
+    if (rewards->n_pairs > 0) {
+        (void)snprintf(out.text, sizeof out.text, "%s%.0f %% right", before, 100 * rewards->accuracy);
+    }
     return out;
 }
 

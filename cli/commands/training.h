@@ -23,8 +23,8 @@ typedef struct training {
 
     /* Its own; zero at first. */
     train_log log;
-    int64_t step;       /* finished */
-    int64_t saved_step; /* of the last checkpoint; 0: none */
+    int64_t step;              /* finished */
+    int64_t saved_step;        /* of the last checkpoint; 0: none */
     qrun_rewards eval_rewards; /* of the last evaluation */
     int64_t n_skipped_in_a_row;
     double begin_seconds, published_seconds;

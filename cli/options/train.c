@@ -121,8 +121,8 @@ const option train_objective_table[N_TRAIN_OBJECTIVE_OPTIONS] = {
              "far. orpo: the weight of preferring next to writing. Default: 0.1, and 2 with simpo."},
     {.name = "target-margin", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6,
      TRAIN(preference.target_margin),
-     .help = "With --objective simpo: by how much the chosen answer's mean, times --beta, should be ahead. Default: half "
-             "of --beta."},
+     .help = "With --objective simpo: by how much the chosen answer's mean, times --beta, should be ahead. Default: "
+             "half of --beta."},
 };
 
 const option train_batch_table[N_TRAIN_BATCH_OPTIONS] = {
@@ -132,9 +132,9 @@ const option train_batch_table[N_TRAIN_BATCH_OPTIONS] = {
      .help = "Train for this many steps, whatever --epochs says."},
     {.name = "seq-len", .kind = OPTION_INT, .value_name = "N|auto", .low = 2, .high = 1 << 20, .choices = sizes,
      TRAIN(batches.seq_len),
-     .help = "Longest example in tokens (of a pair, both answers with their prompts); a longer one is cut. Shorter ones are packed together into rows of this "
-             "length, and do not see each other. auto: that of the longest example, as far as --memory allows. "
-             "Default: 1024, or the model's context where that is smaller."},
+     .help = "Longest example in tokens (of a pair, both answers with their prompts); a longer one is cut. Shorter ones "
+             "are packed together into rows of this length, and do not see each other. auto: that of the longest "
+             "example, as far as --memory allows. Default: 1024, or the model's context where that is smaller."},
     {.name = "batching", .kind = OPTION_CHOICE, .choices = batchings, TRAIN(batches.batching),
      .help = "Which examples are computed together: packed into --batch-size rows as they come, or grouped by length, "
              "as many as --batch-tokens has room for. Default: pack."},

@@ -218,7 +218,8 @@ void train_log_put_rewards(const qrun_rewards *r, const char *prefix, const char
     const struct {
         const char *name;
         double value;
-    } members[] = {{"chosen", r->chosen}, {"rejected", r->rejected}, {"margins", r->margin}, {"accuracies", r->accuracy}};
+    } members[] = {
+        {"chosen", r->chosen}, {"rejected", r->rejected}, {"margins", r->margin}, {"accuracies", r->accuracy}};
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
         text_format(out, ",%s\"%srewards/%s\":%s%s", space, prefix, members[i].name, space,
                     json_double(members[i].value).text);

@@ -34,8 +34,8 @@ static columns make_columns(const train_log *log) {
     const size_t n = (size_t)log->n_steps, n_evals = (size_t)log->n_evals;
     columns c;
     c.memory = allocate((COLUMNS * n + 2 * n_evals) * sizeof(double));
-    double **const targets[COLUMNS] = {&c.step,      &c.loss,  &c.smooth, &c.learning_rate, &c.grad_norm,
-                                         &c.speed,     &c.peak,  &c.chosen, &c.rejected,      &c.right};
+    double **const targets[COLUMNS] = {&c.step,  &c.loss, &c.smooth, &c.learning_rate, &c.grad_norm,
+                                       &c.speed, &c.peak, &c.chosen, &c.rejected,      &c.right};
     for (size_t t = 0; t < COLUMNS; t++) { *targets[t] = c.memory + t * n; }
     c.eval_step = c.memory + COLUMNS * n;
     c.eval_loss = c.eval_step + n_evals;
@@ -86,8 +86,10 @@ static void put_charts(const train_log *log, text_buffer *out) {
                                .series = {{c.step, c.chosen, n, "main", "chosen", false},
                                           {c.step, c.rejected, n, "faint", "rejected", false}}};
         chart_svg(&rewards, out);
-        chart_svg(&(chart){"Pairs whose chosen answer is ahead, percent", {{c.step, c.right, n, "main", NULL, false}}, 1, true},
-                  out);
+        chart_svg(
+            &(chart){
+                "Pairs whose chosen answer is ahead, percent", {{c.step, c.right, n, "main", NULL, false}}, 1, true},
+            out);
     }
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         chart_svg(&(chart){others[i].title, {{c.step, others[i].y, n, "main", NULL, false}}, 1, true}, out);

@@ -7,8 +7,9 @@
 #include "base/sizes.h"
 #include "loaders/data/dataset.h"
 
-static const char *const names[] = {"prompt", "completion", "response", "instruction",   "input",  "output", "question",
-                                    "answer", "text",       "messages", "conversations", "system", "tools",  "chosen", "rejected"};
+static const char *const names[] = {"prompt",        "completion", "response", "instruction", "input",
+                                    "output",        "question",   "answer",   "text",        "messages",
+                                    "conversations", "system",     "tools",    "chosen",      "rejected"};
 
 static qrun_status fail_name(const char *name, qr_error *err) {
     qr_buffer list = {0};

@@ -137,8 +137,8 @@ static qrun_status hash_tokenizer(const qr_dataset_options *options, uint64_t *h
 }
 
 static uint64_t make_key(const qr_dataset_options *options, const qr_dataset *dataset, size_t n_bytes) {
-    const uint64_t numbers[] = {(uint64_t)options->seq_len,   (uint64_t)options->now, n_bytes,
-                                dataset->parts[0].data_hash,  dataset->tokenizer_hash, options->preferences};
+    const uint64_t numbers[] = {(uint64_t)options->seq_len,  (uint64_t)options->now,  n_bytes,
+                                dataset->parts[0].data_hash, dataset->tokenizer_hash, options->preferences};
     const uint64_t hash = qr_hash_bytes(QR_HASH_START, KEY_VERSION, sizeof KEY_VERSION);
     return qr_hash_mix(qr_hash_bytes(hash, numbers, sizeof numbers));
 }
@@ -324,12 +324,11 @@ static qrun_status refuse_nothing(const build *b, qr_error *err) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: no token is a target: the answers have \"weight\": 0 or \"train\": false", path);
     }
-    const char *reason =
-        info->format == QR_DATASET_MESSAGES   ? "no conversation has an answer of the role \"assistant\""
-        : info->format == QR_DATASET_SHAREGPT ? "no conversation has an answer from \"gpt\""
-        : qr_dataset_format_is_preference((qr_dataset_format)info->format)
-            ? "no pair has an answer of the assistant's in both of \"chosen\" and \"rejected\""
-            : "there is no text to learn in any example";
+    const char *reason = info->format == QR_DATASET_MESSAGES ? "no conversation has an answer of the role \"assistant\""
+                         : info->format == QR_DATASET_SHAREGPT ? "no conversation has an answer from \"gpt\""
+                         : qr_dataset_format_is_preference((qr_dataset_format)info->format)
+                             ? "no pair has an answer of the assistant's in both of \"chosen\" and \"rejected\""
+                             : "there is no text to learn in any example";
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: no token is a target: %s", path, reason);
 }
 
@@ -401,7 +400,8 @@ static qrun_status check_options(const qr_dataset_options *options, qr_error *er
                        options->path);
     }
     if (options->seq_len < (options->preferences ? 4 : 2) || options->seq_len > INT32_MAX) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a sequence length of %lld cannot be trained on; at least %d is needed",
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "a sequence length of %lld cannot be trained on; at least %d is needed",
                        (long long)options->seq_len, options->preferences ? 4 : 2);
     }
     return QRUN_OK;
@@ -673,8 +673,7 @@ qrun_status qr_dataset_show(const qr_dataset *dataset, int64_t i, const char *op
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "random tokens are not text, so they cannot be shown");
     }
     if (example.n_chosen > 0) {
-        QR_RETURN_IF_ERROR(
-            show_sequence(tokenizer, &example, 0, example.n_chosen, open_mark, close_mark, out, err));
+        QR_RETURN_IF_ERROR(show_sequence(tokenizer, &example, 0, example.n_chosen, open_mark, close_mark, out, err));
         qr_buffer_append_char(out, '\n');
     }
     QR_RETURN_IF_ERROR(

@@ -32,11 +32,10 @@
  *
  * With `preferences` an example is a pair of answers to the same prompt, in one of these formats (TRL's):
  *
- *   preference           {"prompt": text, "chosen": text, "rejected": text}: two examples as prompt/completion makes them
+ *   preference           {"prompt": text, "chosen": text, "rejected": text}, as two examples of prompt/completion
  *   preference messages  {"chosen": messages, "rejected": messages}, with "prompt" (messages) before both, or with the
- *                        messages that they have in common at their beginning. What the assistant wrote after these
- *                        counts. A "prompt" that is a text is left out where the conversations begin with a message of
- *                        another role than "assistant".
+ *                        messages that both begin with. What the assistant wrote after these counts. A "prompt" that
+ *                        is a text is left out where the conversations do not begin with the assistant's words.
  *
  * A pair has at most seq_len tokens in all: of one that is longer, both answers keep their beginnings, each at least
  * half of seq_len tokens of what it has with its prompt.
@@ -178,7 +177,7 @@ typedef struct qr_example {
     const uint8_t *is_target; /* [n_tokens]: 1 where the loss of predicting ids[t] from ids[0 … t − 1] counts */
     int64_t n_tokens, n_targets;
     int64_t n_chosen; /* of a pair: tokens of the chosen answer with its prompt; else 0 */
-    int64_t line; /* where it begins in its file, from 1 */
+    int64_t line;     /* where it begins in its file, from 1 */
 } qr_example;
 
 /* 0 ≤ i < qr_dataset_count. */

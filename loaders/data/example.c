@@ -18,10 +18,10 @@ static const char ALPACA_INPUT[] = "\n\n### Input:\n";
 static const char ALPACA_RESPONSE[] = "\n\n### Response:\n";
 
 const char *qr_dataset_format_name(qr_dataset_format format) {
-    static const char *const names[QR_DATASET_FORMAT_COUNT] = {"messages",     "prompt/completion",         "alpaca",
-                                                               "text",         "question/answer",           "sharegpt",
-                                                               "input/output", "prompt/completion messages",
-                                                               "preference",   "preference messages"};
+    static const char *const names[QR_DATASET_FORMAT_COUNT] = {
+        "messages",        "prompt/completion",  "alpaca",       "text",
+        "question/answer", "sharegpt",           "input/output", "prompt/completion messages",
+        "preference",      "preference messages"};
     return names[format];
 }
 
@@ -340,8 +340,7 @@ static qrun_status encode_two(const qr_example_encoder *encoder, const qr_json *
     const char *first, *second;
     QR_RETURN_IF_ERROR(get_text(example, 0, root, keys->first, &first, err));
     QR_RETURN_IF_ERROR(get_text(example, 1, root, keys->second, &second, err));
-    const bool is_plain =
-        example->format == QR_DATASET_PROMPT_COMPLETION || example->format == QR_DATASET_PREFERENCE;
+    const bool is_plain = example->format == QR_DATASET_PROMPT_COMPLETION || example->format == QR_DATASET_PREFERENCE;
     if (!is_plain && encoder->chat_template != NULL) {
         const instruction_texts texts = {first, "", second, qr_json_get(root, "system")};
         return encode_instruction(encoder, &texts, example, err);
@@ -433,9 +432,10 @@ static qrun_status find_pair_form(const qr_json *root, qr_dataset_format *format
     form->has_prompt_messages = is_messages(prompt);
     if (form->has_prompt_messages) { return QRUN_OK; }
     if (!qr_json_is_null(prompt) && cJSON_IsString(role) && strcmp(role->valuestring, "assistant") == 0) {
-        return qr_fail(err, QRUN_ERROR_INPUT,
-                       "\"chosen\" is a list of messages that begins with the answer, so \"prompt\" should be a list of "
-                       "messages too");
+        return qr_fail(
+            err, QRUN_ERROR_INPUT,
+            "\"chosen\" is a list of messages that begins with the answer, so \"prompt\" should be a list of "
+            "messages too");
     }
     form->n_common = count_common(chosen, rejected);
     return QRUN_OK;

@@ -629,9 +629,7 @@ qrun_status qr_json_get_string(const qr_json *object, const char *key, const cha
     return QRUN_OK;
 }
 
-static bool equal_texts(const char *a, const char *b) {
-    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
-}
+static bool equal_texts(const char *a, const char *b) { return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0; }
 
 /* NOLINTNEXTLINE(misc-no-recursion): as deep as the parser allows */
 bool qr_json_equal(const qr_json *a, const qr_json *b) {

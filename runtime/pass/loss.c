@@ -1,6 +1,6 @@
 /* The loss of a training pass, and its gradient with respect to the last layer's output: rows whose next token is a
- * target, so many at a time that their logits take 64 MiB; on a device 512 at least. Of pairs of answers, each target's gradient
- * is weighted by what the pair's loss changes by with its answer. */
+ * target, so many at a time that their logits take 64 MiB; on a device 512 at least. Of pairs of answers, each target's
+ * gradient is weighted by what the pair's loss changes by with its answer. */
 #include "runtime/pass/pass_state.h"
 
 #include "base/sizes.h"

@@ -247,9 +247,7 @@ static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool 
                                     .slot = pass->b.slot,
                                     .position = pass->b.position};
     QR_RETURN_IF_ERROR(qr_layer_rope_tables(&blocks, &rope, err));
-    if (!pass->is_reference) {
-        QR_RETURN_IF_ERROR(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err));
-    }
+    if (!pass->is_reference) { QR_RETURN_IF_ERROR(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err)); }
     return qr_pass_for_tiles(pass, NULL, embed, err);
 }
 

@@ -177,9 +177,7 @@ static size_t lay_logits(const qrun_model *model, const qr_train_limits *limits,
     b->dlogits = b->logits;
     if (model->act_dtype != QR_DTYPE_F32) { QR_LAY(&layout, b->dlogits, r * vocab, qr_dtype_bytes(model->act_dtype)); }
     QR_LAY(&layout, b->loss, limits->max_tokens, sizeof(float));
-    if (qr_preference_has_pairs(&limits->preference)) {
-        QR_LAY(&layout, b->weight, limits->max_tokens, sizeof(float));
-    }
+    if (qr_preference_has_pairs(&limits->preference)) { QR_LAY(&layout, b->weight, limits->max_tokens, sizeof(float)); }
     return layout.offset;
 }
 

@@ -10,7 +10,8 @@
 
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer) {
     const int64_t max_tokens = trainer->settings.batch_tokens;
-    /* Sequences have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens. */
+    /* Sequences have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens.
+     */
     return (qr_train_limits){.max_tokens = max_tokens,
                              .max_sequences = max_tokens / 2 + 1,
                              .policy = trainer->policy,
@@ -154,7 +155,8 @@ bool qr_train_plan_fits(const qr_plan *plan, const qr_train_budget *budget) {
 
 qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err) {
     const int64_t n_tokens = trainer->settings.seq_tokens;
-    const qr_train_limits limits = {.max_tokens = n_tokens, .max_sequences = 1,
+    const qr_train_limits limits = {.max_tokens = n_tokens,
+                                    .max_sequences = 1,
                                     .policy = trainer->policy,
                                     .preference = trainer->settings.preference};
     qr_plan plan;

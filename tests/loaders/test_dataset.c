@@ -155,11 +155,11 @@ static void test_pairs_are_cut(void) {
     static const char both_long[] =
         "{'prompt':'One','chosen':' two two two two two two','rejected':' three three three three three three'}";
     qr_dataset_info whole = {0}, cut = {0};
-    expect_pairs(long_chosen, 512,
-                 "<|bos|>One[ two two two two two two two<|eos|>]\n<|bos|>One[ three<|eos|>]\n", &whole);
+    expect_pairs(long_chosen, 512, "<|bos|>One[ two two two two two two two<|eos|>]\n<|bos|>One[ three<|eos|>]\n",
+                 &whole);
     CHECK_INT(whole.n_truncated, 0);
-    expect_pairs(long_chosen, whole.n_tokens - 2,
-                 "<|bos|>One[ two two two two two two]\n<|bos|>One[ three<|eos|>]\n", &cut);
+    expect_pairs(long_chosen, whole.n_tokens - 2, "<|bos|>One[ two two two two two two]\n<|bos|>One[ three<|eos|>]\n",
+                 &cut);
     CHECK_INT(cut.n_tokens, whole.n_tokens - 2);
     CHECK_INT(cut.n_cut_tokens, 2);
     CHECK_INT(cut.n_truncated, 1);
@@ -178,7 +178,8 @@ static void test_pairs_that_are_none(void) {
     } cases[] = {
         {"{'prompt':'One','completion':' two'}",
          ":1: is no pair of answers: its members are \"prompt\" and \"completion\". A line should be like "
-         "{\"prompt\": \"Hello!\", \"chosen\": \" Ahoy!\", \"rejected\": \" Hi.\"}; the three may be lists of messages, "
+         "{\"prompt\": \"Hello!\", \"chosen\": \" Ahoy!\", \"rejected\": \" Hi.\"}; the three may be lists of "
+         "messages, "
          "and `columns` gives other names to them"},
         {"{'chosen':' two','rejected':' three'}",
          ":1: is no pair of answers: its members are \"chosen\" and \"rejected\". A line should be like {\"prompt\": "
@@ -203,9 +204,10 @@ static void test_pairs_that_are_none(void) {
                  ": no token is a target: no pair has an answer of the assistant's in both of \"chosen\" and "
                  "\"rejected\"",
                  NULL);
-    expect("{'prompt':'One','chosen':' two','rejected':' three'}", true,
-           ":1: has a \"chosen\" and a \"rejected\" answer: `objective=dpo` learns to prefer the one to the other. To "
-           "learn the chosen ones alone: `columns=prompt=prompt,completion=chosen`; `skip_bad` leaves such examples out");
+    expect(
+        "{'prompt':'One','chosen':' two','rejected':' three'}", true,
+        ":1: has a \"chosen\" and a \"rejected\" answer: `objective=dpo` learns to prefer the one to the other. To "
+        "learn the chosen ones alone: `columns=prompt=prompt,completion=chosen`; `skip_bad` leaves such examples out");
 }
 
 /* Nothing but texts, and lists of their parts, is text: in no column and in no message. */

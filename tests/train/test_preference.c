@@ -13,9 +13,8 @@
 static qr_json *golden_index;
 static qrun_context *context;
 
-static const qr_preference kinds[] = {{QRUN_OBJECTIVE_DPO, 0.3, 0},
-                                      {QRUN_OBJECTIVE_ORPO, 0.4, 0},
-                                      {QRUN_OBJECTIVE_SIMPO, 2.0, 0.7}};
+static const qr_preference kinds[] = {
+    {QRUN_OBJECTIVE_DPO, 0.3, 0}, {QRUN_OBJECTIVE_ORPO, 0.4, 0}, {QRUN_OBJECTIVE_SIMPO, 2.0, 0.7}};
 
 /* ---- The loss of a pair ------------------------------------------------------------------------------------------ */
 
@@ -119,7 +118,8 @@ static void check_against_peft(qrun_dtype dtype) {
         REQUIRE(qr_safetensors_open(path, &golden, &err) == QRUN_OK);
         CHECK_MSG(qr_train_pass_run(f.pass, &batch.batch, 1.0F / (float)n_pairs, true, sums, &err) == QRUN_OK, "%s",
                   err.message);
-        const double error = training_gradient_error(&f, golden, exact ? 1e-4 : 2 * number_of(peers, "max_tensor_error"));
+        const double error =
+            training_gradient_error(&f, golden, exact ? 1e-4 : 2 * number_of(peers, "max_tensor_error"));
         const double bound = exact ? 1e-4 : 2 * number_of(peers, "gradient_error");
         CHECK_MSG(error <= bound, "%s: the gradient is off by %.4g relative, allowed %.4g", text_of(entry, "name"),
                   error, bound);
@@ -130,7 +130,8 @@ static void check_against_peft(qrun_dtype dtype) {
         check_near(entry, "the chosen reward", sums[QR_SUM_CHOSEN], sum_of(entry, "chosen"), exact ? 1e-5 : 0.1);
         check_near(entry, "the rejected reward", sums[QR_SUM_REJECTED], sum_of(entry, "rejected"), exact ? 1e-5 : 0.1);
         CHECK(qr_train_pass_run(f.pass, &batch.batch, 0, false, again, &err) == QRUN_OK);
-        CHECK_MSG(memcmp(sums, again, sizeof sums) == 0, "%s: an evaluation gives another loss", text_of(entry, "name"));
+        CHECK_MSG(memcmp(sums, again, sizeof sums) == 0, "%s: an evaluation gives another loss",
+                  text_of(entry, "name"));
         qr_safetensors_close(golden);
         training_fixture_close(&f);
         n_checked++;
@@ -173,8 +174,8 @@ static void test_how_it_is_computed_changes_nothing(void) {
         for (size_t k = 0; k < QR_COUNT_OF(others) && gradients != NULL; k++) {
             float *other = run_with(names[i], &others[k], &batch, &n_other, other_sums);
             REQUIRE(other != NULL);
-            CHECK_MSG(n == n_other && memcmp(gradients, other, (size_t)n * sizeof *other) == 0, "%s: variant %zu differs",
-                      names[i], k);
+            CHECK_MSG(n == n_other && memcmp(gradients, other, (size_t)n * sizeof *other) == 0,
+                      "%s: variant %zu differs", names[i], k);
             CHECK(memcmp(sums, other_sums, sizeof sums) == 0);
             free(other);
         }

@@ -182,8 +182,8 @@ bool training_fixture_open(qrun_context *context, const qr_json *entry, const tr
                                          : open_adapter(f->model, path, modules, &f->parameters, &err);
     }
     f->parameters.lora.dropout = options->dropout;
-    qr_train_limits limits = {.max_tokens = options->max_tokens, .max_sequences = TRAINING_MAX_SEQUENCES,
-                              .preference = options->preference};
+    qr_train_limits limits = {
+        .max_tokens = options->max_tokens, .max_sequences = TRAINING_MAX_SEQUENCES, .preference = options->preference};
     if (status == QRUN_OK) {
         status = qr_recompute_policy_parse(options->policy, f->model->shape.n_layers, &limits.policy, &err);
     }
