@@ -132,8 +132,8 @@ const option train_batch_table[N_TRAIN_BATCH_OPTIONS] = {
      .help = "Train for this many steps, whatever --epochs says."},
     {.name = "seq-len", .kind = OPTION_INT, .value_name = "N|auto", .low = 2, .high = 1 << 20, .choices = sizes,
      TRAIN(batches.seq_len),
-     .help = "Longest example in tokens (of a pair, both answers with their prompts); a longer one is cut. Shorter ones "
-             "are packed together into rows of this length, and do not see each other. auto: that of the longest "
+     .help = "Longest example in tokens (of a pair, both answers with their prompts); a longer one is cut. Shorter "
+             "ones are packed together into rows of this length, and do not see each other. auto: that of the longest "
              "example, as far as --memory allows. Default: 1024, or the model's context where that is smaller."},
     {.name = "batching", .kind = OPTION_CHOICE, .choices = batchings, TRAIN(batches.batching),
      .help = "Which examples are computed together: packed into --batch-size rows as they come, or grouped by length, "
