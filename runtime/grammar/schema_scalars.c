@@ -91,18 +91,45 @@ qrun_status qr_schema_add_string(qr_schema_compiler *compiler, const qr_schema_p
 
 static const int64_t MOST = 999999999999999999; /* of QR_INTEGER_DIGITS digits */
 
-/* With a limit that is excluded, numbers have so few digits that none is rounded to it when it is read. */
-enum { LIMITED_FRACTION_DIGITS = 9, MOST_EXCLUDED = 1000000, FRACTION_ZEROS = 4 };
+/* With a limit that is excluded or that is not whole, numbers have so few digits that none is rounded to another when
+ * it is read. */
+enum { LIMITED_FRACTION_DIGITS = 9, BILLION = 1000000000, MOST_FRACTIONAL = 1000000 };
+
+/* whole + billionths / 10^9, of which billionths is not negative. */
+typedef struct decimal {
+    int64_t whole;
+    int32_t billionths;
+} decimal;
 
 typedef struct number_range {
     bool is_limited;   /* else there is no limit */
-    int64_t low, high; /* −MOST and MOST: none on this side */
+    decimal low, high; /* −MOST and MOST: none on this side */
     bool excludes_low, excludes_high;
 } number_range;
 
-/* One limit: a whole number. */
+static bool is_below(decimal a, decimal b) {
+    return a.whole != b.whole ? a.whole < b.whole : a.billionths < b.billionths;
+}
+
+static decimal negated(decimal a) {
+    return a.billionths > 0 ? (decimal){-a.whole - 1, BILLION - a.billionths} : (decimal){-a.whole, 0};
+}
+
+/* False: the number has more digits than limits can have. */
+static bool read_decimal(double value, decimal *limit) {
+    if (value == nearbyint(value) && fabs(value) <= 1e15) {
+        *limit = (decimal){(int64_t)value, 0};
+        return true;
+    }
+    if (!(fabs(value) <= MOST_FRACTIONAL)) { return false; }
+    const double whole = floor(value), billionths = nearbyint((value - whole) * BILLION);
+    *limit = (decimal){(int64_t)whole, (int32_t)billionths};
+    /* Both are whole numbers that F64 has, so their quotient is the decimal number as it is read. */
+    return billionths < BILLION && (whole * BILLION + billionths) / BILLION == value;
+}
+
 static qrun_status read_limit(qr_schema_compiler *compiler, const qr_schema_place *place, const char *key,
-                              int64_t *limit, bool *given) {
+                              decimal *limit, bool *given) {
     const qr_json *member = qr_json_get(place->schema, key);
     *given = false;
     if (member == NULL) { return QRUN_OK; }
@@ -113,29 +140,39 @@ static qrun_status read_limit(qr_schema_compiler *compiler, const qr_schema_plac
     if (!cJSON_IsNumber(member)) {
         return qr_schema_refuse(compiler, QRUN_ERROR_INPUT, &place->path, "\"%s\" must be a number", key);
     }
-    const double value = member->valuedouble;
-    if (value != nearbyint(value) || fabs(value) > 1e15) {
+    if (!read_decimal(member->valuedouble, limit)) {
         return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
-                                "\"%s\" must be a whole number of at most 15 digits", key);
+                                "\"%s\" must be a whole number of at most 15 digits, or from -%d to %d with at most %d "
+                                "digits after the point",
+                                key, MOST_FRACTIONAL, MOST_FRACTIONAL, LIMITED_FRACTION_DIGITS);
     }
-    *limit = (int64_t)value;
     *given = true;
     return QRUN_OK;
 }
 
 static qrun_status read_range(qr_schema_compiler *compiler, const qr_schema_place *place, number_range *range) {
-    int64_t low = 0, high = 0, above = 0, below = 0;
+    decimal low = {0}, high = {0}, above = {0}, below = {0};
     bool has_low, has_high, has_above, has_below;
     QR_RETURN_IF_ERROR(read_limit(compiler, place, "minimum", &low, &has_low));
     QR_RETURN_IF_ERROR(read_limit(compiler, place, "maximum", &high, &has_high));
     QR_RETURN_IF_ERROR(read_limit(compiler, place, "exclusiveMinimum", &above, &has_above));
     QR_RETURN_IF_ERROR(read_limit(compiler, place, "exclusiveMaximum", &below, &has_below));
-    *range = (number_range){.is_limited = has_low || has_high || has_above || has_below, .low = -MOST, .high = MOST};
-    range->excludes_low = has_above && (!has_low || above >= low);
-    range->excludes_high = has_below && (!has_high || below <= high);
+    *range = (number_range){
+        .is_limited = has_low || has_high || has_above || has_below, .low = {-MOST, 0}, .high = {MOST, 0}};
+    range->excludes_low = has_above && (!has_low || !is_below(above, low));
+    range->excludes_high = has_below && (!has_high || !is_below(high, below));
     if (has_low || has_above) { range->low = range->excludes_low ? above : low; }
     if (has_high || has_below) { range->high = range->excludes_high ? below : high; }
     return QRUN_OK;
+}
+
+/* The whole numbers of a range are from the one to the other. */
+static int64_t first_integer(const number_range *range) {
+    return range->low.whole + (range->low.billionths > 0 || range->excludes_low);
+}
+
+static int64_t last_integer(const number_range *range) {
+    return range->high.whole - (range->high.billionths == 0 && range->excludes_high);
 }
 
 static int count_digits(uint64_t value) {
@@ -245,11 +282,11 @@ static void add_all_multiples(qr_json_pieces *pieces, int32_t from, int64_t mult
 
 /* The multiples in a range, as whole numbers. */
 static qrun_status add_multiples(qr_schema_compiler *compiler, const qr_schema_place *place, int64_t multiple,
-                                 number_range range) {
+                                 const number_range *range) {
     qr_automaton_builder *builder = &compiler->pieces.builder;
-    const int64_t low = range.low + range.excludes_low, high = range.high - range.excludes_high;
+    const int64_t low = first_integer(range), high = last_integer(range);
     const int64_t first = low / multiple + (low % multiple > 0), last = high / multiple - (high % multiple < 0);
-    if (!range.is_limited && multiple <= MAX_RESIDUES) {
+    if (!range->is_limited && multiple <= MAX_RESIDUES) {
         add_all_multiples(&compiler->pieces, place->from, multiple, place->to);
         return builder->status;
     }
@@ -273,54 +310,131 @@ qrun_status qr_schema_add_integer(qr_schema_compiler *compiler, const qr_schema_
     int64_t multiple;
     QR_RETURN_IF_ERROR(read_range(compiler, place, &range));
     QR_RETURN_IF_ERROR(read_multiple(compiler, place, &multiple));
-    if (multiple > 1) { return add_multiples(compiler, place, multiple, range); }
+    if (multiple > 1) { return add_multiples(compiler, place, multiple, &range); }
     if (!range.is_limited) {
         qr_add_integer(&compiler->pieces, place->from, place->to);
     } else {
-        add_integers(&compiler->pieces, place->from, range.low + range.excludes_low, range.high - range.excludes_high,
-                     place->to);
+        add_integers(&compiler->pieces, place->from, first_integer(&range), last_integer(&range), place->to);
     }
     return compiler->pieces.builder.status;
 }
 
-/* A point and digits that are not all zeros. */
-static void add_positive_fraction(qr_json_pieces *pieces, int32_t from, int32_t to) {
+/* ---- Decimal numbers ----------------------------------------------------------------------------------------------
+ */
+
+/* What a fraction may be where the whole part is that of a limit: digits [LIMITED_FRACTION_DIGITS]. */
+typedef struct fraction_limits {
+    bool has_low, has_high, excludes_low, excludes_high;
+    int8_t low[LIMITED_FRACTION_DIGITS], high[LIMITED_FRACTION_DIGITS];
+} fraction_limits;
+
+static void put_digits(int32_t billionths, int8_t *digits) {
+    for (int i = LIMITED_FRACTION_DIGITS; i-- > 0; billionths /= 10) { digits[i] = (int8_t)(billionths % 10); }
+}
+
+/* Whether digits from number i on are zeros. */
+static bool ends_in_zeros(const int8_t *digits, int i) {
+    while (i < LIMITED_FRACTION_DIGITS && digits[i] == 0) { i++; }
+    return i == LIMITED_FRACTION_DIGITS;
+}
+
+/* A place in a fraction: behind i digits, which are those of a limit or not any more. */
+typedef struct fraction_place {
+    int i;
+    bool at_low, at_high;
+} fraction_place;
+
+static bool may_end(const fraction_limits *l, fraction_place at) {
+    if (at.at_low && (l->excludes_low || !ends_in_zeros(l->low, at.i))) { return false; }
+    return !(at.at_high && l->excludes_high && ends_in_zeros(l->high, at.i));
+}
+
+/* False: no number of the range goes on with this digit. */
+static bool take_digit(const fraction_limits *l, fraction_place at, int digit, fraction_place *next) {
+    if (at.i == LIMITED_FRACTION_DIGITS) { return false; }
+    if ((at.at_low && digit < l->low[at.i]) || (at.at_high && digit > l->high[at.i])) { return false; }
+    *next = (fraction_place){at.i + 1, at.at_low && digit == l->low[at.i], at.at_high && digit == l->high[at.i]};
+    return true;
+}
+
+/* Which numbers can still be completed, by the digits so far. */
+typedef struct fraction_states {
+    int32_t at[LIMITED_FRACTION_DIGITS + 1][2][2]; /* −1: none can */
+} fraction_states;
+
+static int32_t state_at(const fraction_states *states, fraction_place at) {
+    return states->at[at.i][at.at_low][at.at_high];
+}
+
+/* The state of a place that has been reached by at least one digit, or by the point. */
+static void add_fraction_state(qr_json_pieces *pieces, const fraction_limits *limits, fraction_place at,
+                               fraction_states *states, int32_t to) {
     qr_automaton_builder *builder = &pieces->builder;
-    int32_t zeros = qr_automaton_add_state(builder);
-    const int32_t rest = qr_automaton_add_state(builder);
-    qr_automaton_add_bytes(builder, from, '.', '.', zeros);
-    for (int i = 0; i < FRACTION_ZEROS; i++) {
-        const int32_t next = qr_automaton_add_state(builder);
-        qr_automaton_add_bytes(builder, zeros, '1', '9', rest);
-        qr_automaton_add_bytes(builder, zeros, '0', '0', next);
-        zeros = next;
+    const bool ends = at.i > 0 && may_end(limits, at);
+    int32_t state = ends ? qr_automaton_add_state(builder) : -1;
+    for (int digit = 0; digit <= 9; digit++) {
+        fraction_place next;
+        if (!take_digit(limits, at, digit, &next) || state_at(states, next) < 0) { continue; }
+        if (state < 0) { state = qr_automaton_add_state(builder); }
+        qr_automaton_add_bytes(builder, state, (uint8_t)('0' + digit), (uint8_t)('0' + digit), state_at(states, next));
     }
-    qr_automaton_add_bytes(builder, zeros, '1', '9', rest);
-    qr_add_digits(pieces, rest, 0, LIMITED_FRACTION_DIGITS - FRACTION_ZEROS - 1, to);
+    if (ends) { qr_automaton_add_empty(builder, state, to); }
+    states->at[at.i][at.at_low][at.at_high] = state;
+}
+
+/* Behind a whole part: a fraction within the limits, or none where that is within them. */
+static void add_limited_fraction(qr_json_pieces *pieces, int32_t from, const fraction_limits *limits, int32_t to) {
+    qr_automaton_builder *builder = &pieces->builder;
+    const fraction_place begin = {0, limits->has_low, limits->has_high};
+    fraction_states states;
+    for (int i = LIMITED_FRACTION_DIGITS; i >= 0; i--) {
+        for (int k = 0; k < 4; k++) {
+            add_fraction_state(pieces, limits, (fraction_place){i, (k & 1) != 0, (k & 2) != 0}, &states, to);
+        }
+    }
+    if (may_end(limits, begin)) { qr_automaton_add_empty(builder, from, to); }
+    if (state_at(&states, begin) >= 0) { qr_automaton_add_bytes(builder, from, '.', '.', state_at(&states, begin)); }
+}
+
+/* Numbers of the range with this whole part, which is that of one of its limits or of both. */
+static void add_whole_part(qr_json_pieces *pieces, int32_t from, uint64_t whole, const number_range *range,
+                           int32_t to) {
+    fraction_limits limits = {.has_low = (uint64_t)range->low.whole == whole,
+                              .has_high = (uint64_t)range->high.whole == whole,
+                              .excludes_low = range->excludes_low,
+                              .excludes_high = range->excludes_high};
+    const int32_t behind = qr_automaton_add_state(&pieces->builder);
+    put_digits(range->low.billionths, limits.low);
+    put_digits(range->high.billionths, limits.high);
+    add_naturals(pieces, from, whole, whole, behind);
+    add_limited_fraction(pieces, behind, &limits, to);
 }
 
 /* Numbers of at least 0 from low to high (without them where they are excluded), written without an exponent. */
-static void add_decimals(qr_json_pieces *pieces, int32_t from, number_range range, int32_t to) {
+static void add_decimals(qr_json_pieces *pieces, int32_t from, const number_range *range, int32_t to) {
     qr_automaton_builder *builder = &pieces->builder;
-    const uint64_t low = (uint64_t)range.low, high = (uint64_t)range.high;
-    const int32_t whole = qr_automaton_add_state(builder), inside = qr_automaton_add_state(builder);
-    if (range.low > range.high || (range.low == range.high && (range.excludes_low || range.excludes_high))) { return; }
-    if (range.excludes_low && low < high) { /* what has the lowest whole part needs a fraction */
-        const int32_t lowest = qr_automaton_add_state(builder);
-        add_naturals(pieces, from, low, low, lowest);
-        add_positive_fraction(pieces, lowest, to);
+    const uint64_t low = (uint64_t)range->low.whole, high = (uint64_t)range->high.whole;
+    const bool cuts_low = range->low.billionths > 0 || range->excludes_low;
+    const uint64_t first = low + cuts_low; /* from here on up to `high` any fraction is in the range */
+    if (is_below(range->high, range->low)) { return; }
+    if (low == high) {
+        const bool same = range->low.billionths == range->high.billionths;
+        if (same && (range->excludes_low || range->excludes_high)) { return; }
+        add_whole_part(pieces, from, low, range, to);
+        return;
     }
-    const uint64_t first = low + range.excludes_low;
+    if (cuts_low) { add_whole_part(pieces, from, low, range, to); }
+    const int32_t inside = qr_automaton_add_state(builder);
     if (high > first) { add_naturals(pieces, from, first, high - 1, inside); }
     qr_automaton_add_empty(builder, inside, to);
     qr_add_fraction(pieces, inside, LIMITED_FRACTION_DIGITS, to);
-    if (range.excludes_high) { return; }
-    add_naturals(pieces, from, high, high, whole);
-    qr_automaton_add_empty(builder, whole, to);
-    qr_automaton_add_text(builder, whole, ".0", to);
+    if (range->high.billionths > 0 || !range->excludes_high) { add_whole_part(pieces, from, high, range, to); }
 }
 
+static bool is_far(decimal limit) { return llabs(limit.whole) > MOST_FRACTIONAL; }
+
 qrun_status qr_schema_add_number(qr_schema_compiler *compiler, const qr_schema_place *place) {
+    static const decimal zero = {0, 0};
     qr_automaton_builder *builder = &compiler->pieces.builder;
     number_range range;
     QR_RETURN_IF_ERROR(read_range(compiler, place, &range));
@@ -329,25 +443,25 @@ qrun_status qr_schema_add_number(qr_schema_compiler *compiler, const qr_schema_p
         qr_add_number(&compiler->pieces, place->from, place->to);
         return builder->status;
     }
-    if ((range.excludes_low && llabs(range.low) > MOST_EXCLUDED) ||
-        (range.excludes_high && llabs(range.high) > MOST_EXCLUDED)) {
+    if ((range.excludes_low && is_far(range.low)) || (range.excludes_high && is_far(range.high))) {
         return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
-                                "an exclusive limit of a \"number\" can be from -%d to %d", MOST_EXCLUDED,
-                                MOST_EXCLUDED);
+                                "an exclusive limit of a \"number\" can be from -%d to %d", MOST_FRACTIONAL,
+                                MOST_FRACTIONAL);
     }
-    if (range.high >= 0) {
+    if (!is_below(range.high, zero)) {
         number_range upper = range;
-        if (range.low < 0) { upper.low = 0, upper.excludes_low = false; }
-        add_decimals(&compiler->pieces, place->from, upper, place->to);
+        if (is_below(range.low, zero)) { upper.low = zero, upper.excludes_low = false; }
+        add_decimals(&compiler->pieces, place->from, &upper, place->to);
     }
-    if (range.low < 0) { /* the same, mirrored; not -0, which is 0 */
-        number_range lower = {.low = qr_max(-range.high, 0),
-                              .high = -range.low,
-                              .excludes_low = range.high >= 0 || range.excludes_high,
-                              .excludes_high = range.excludes_low};
+    if (is_below(range.low, zero)) { /* the same, mirrored; not -0, which is 0 */
+        const bool to_zero = !is_below(range.high, zero);
+        const number_range lower = {.low = to_zero ? zero : negated(range.high),
+                                    .high = negated(range.low),
+                                    .excludes_low = to_zero || range.excludes_high,
+                                    .excludes_high = range.excludes_low};
         const int32_t negative = qr_automaton_add_state(builder);
         qr_automaton_add_bytes(builder, place->from, '-', '-', negative);
-        add_decimals(&compiler->pieces, negative, lower, place->to);
+        add_decimals(&compiler->pieces, negative, &lower, place->to);
     }
     return builder->status;
 }

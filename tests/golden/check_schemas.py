@@ -27,6 +27,7 @@ def leaf(r):
         {"type": "integer", "minimum": low, "maximum": low + r.randint(0, 3000)},
         {"type": "integer", "multipleOf": r.randint(1, 128)}, {"type": "integer", "exclusiveMinimum": low},
         {"type": "number", "exclusiveMinimum": r.randint(-30, 0), "maximum": r.randint(1, 40)}, {"type": "number"},
+        {"type": "number", "minimum": round(r.uniform(-5, 5), 3), "exclusiveMaximum": round(r.uniform(5.5, 9), 2)},
         {"type": "integer", "multipleOf": 5, "minimum": low, "maximum": low + 400},
         {"type": "string", "maxLength": r.randint(1, 30)}, {"type": "string", "minLength": r.randint(0, 5)},
         {"type": "string", "pattern": r.choice(PATTERNS)}, {"type": "string", "format": r.choice(FORMATS)},

@@ -168,6 +168,20 @@ static void test_form(void) {
         {"{\"type\":\"number\",\"exclusiveMinimum\":0}", "0.0", false},
         {"{\"type\":\"number\",\"exclusiveMinimum\":0}", "0.001", true},
         {"{\"type\":\"number\",\"exclusiveMinimum\":0}", "7.25", true},
+        {"{\"type\":\"number\",\"minimum\":0.5}", "0.5", true},
+        {"{\"type\":\"number\",\"minimum\":0.5}", "0.500", true},
+        {"{\"type\":\"number\",\"minimum\":0.5}", "0.49999", false},
+        {"{\"type\":\"number\",\"minimum\":0.5}", "123456789012345.5", true},
+        {"{\"type\":\"number\",\"exclusiveMaximum\":999999.000000001}", "999999", true},
+        {"{\"type\":\"number\",\"exclusiveMaximum\":999999.000000001}", "999999.000000001", false},
+        {"{\"type\":\"integer\",\"minimum\":0.5,\"maximum\":2.5}", "1", true},
+        {"{\"type\":\"integer\",\"minimum\":0.5,\"maximum\":2.5}", "0", false},
+        {"{\"type\":\"integer\",\"minimum\":0.5,\"maximum\":2.5}", "2", true},
+        {"{\"type\":\"integer\",\"minimum\":0.5,\"maximum\":2.5}", "3", false},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":-2.5,\"exclusiveMaximum\":-0.5}", "-2", true},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":-2.5,\"exclusiveMaximum\":-0.5}", "-1", true},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":-2.5,\"exclusiveMaximum\":-0.5}", "0", false},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":-2.5,\"exclusiveMaximum\":-0.5}", "-3", false},
         {"{\"type\":\"number\",\"maximum\":-2}", "-2.0", true},
         {"{\"type\":\"number\",\"maximum\":-2}", "-1.9", false},
         {"{\"type\":\"string\",\"pattern\":\"^(?:a|b){2}$\"}", "\"ab\"", true},
@@ -212,6 +226,43 @@ static void test_form(void) {
         CHECK_MSG(fits(&grammar->automaton, cases[i].text, strlen(cases[i].text), &n_read) == cases[i].fits, "%s: %s",
                   cases[i].schema, cases[i].text);
         qr_grammar_destroy(grammar);
+    }
+}
+
+/* Limits with fractions: of all numbers with two digits after the point, those that lie between. */
+static void check_between(double low, bool excludes_low, double high, bool excludes_high) {
+    char schema[256], text[32];
+    (void)snprintf(schema, sizeof schema, "{\"type\":\"number\",\"%s\":%g,\"%s\":%g}",
+                   excludes_low ? "exclusiveMinimum" : "minimum", low, excludes_high ? "exclusiveMaximum" : "maximum",
+                   high);
+    const bool is_empty = low > high || (low == high && (excludes_low || excludes_high));
+    qr_grammar *grammar = NULL;
+    qr_error err = {0};
+    const qrun_status status = qr_grammar_create(schema, strlen(schema), &grammar, &err);
+    CHECK_MSG((status == QRUN_OK) != is_empty, "%s: %s", schema, err.message);
+    for (int k = -400; k <= 400 && grammar != NULL; k++) {
+        const double value = k / 100.0;
+        const bool is_between =
+            (excludes_low ? value > low : value >= low) && (excludes_high ? value < high : value <= high);
+        size_t n_read;
+        (void)snprintf(text, sizeof text, "%.2f", value);
+        CHECK_MSG(fits(&grammar->automaton, text, strlen(text), &n_read) == is_between, "%s: %s", schema, text);
+        if (k % 10 != 0) { continue; }
+        (void)snprintf(text, sizeof text, "%.1f", value);
+        CHECK_MSG(fits(&grammar->automaton, text, strlen(text), &n_read) == is_between, "%s: %s", schema, text);
+    }
+    qr_grammar_destroy(grammar);
+}
+
+static void test_limits_with_fractions(void) {
+    static const double limits[] = {-3.07, -2, -1.25, -0.5, -0.04, 0, 0.3, 0.35, 0.36, 1, 2.5, 3.99};
+    const size_t n = sizeof limits / sizeof limits[0];
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = i; k < n; k++) {
+            for (int kind = 0; kind < 4; kind++) {
+                check_between(limits[i], (kind & 1) != 0, limits[k], (kind & 2) != 0);
+            }
+        }
     }
 }
 
@@ -286,7 +337,8 @@ static void test_refusals(void) {
         {"{\"type\":\"array\",\"maxItems\":2147483647,\"items\":{\"type\":\"null\"}}", "the schema is too large"},
         {"{\"type\":\"array\",\"minItems\":2147483647,\"items\":{\"type\":\"null\"}}", "the schema is too large"},
         {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}", "no list fits"},
-        {"{\"type\":\"integer\",\"minimum\":0.5}", "whole number of at most 15 digits"},
+        {"{\"type\":\"number\",\"minimum\":0.12345678901}", "at most 9 digits after the point"},
+        {"{\"type\":\"integer\",\"minimum\":1000000.5}", "whole number of at most 15 digits"},
         {"{\"type\":\"integer\",\"exclusiveMinimum\":true}", "draft 4"},
         {"{\"type\":\"string\",\"format\":\"regex\"}", "\"format\": \"regex\" is not supported"},
         {"{\"type\":\"string\",\"pattern\":\"a\",\"maxLength\":3}", "\"maxLength\" beside \"pattern\""},
@@ -599,6 +651,7 @@ static const char *const masked[] = {
     "{\"type\":\"string\",\"minLength\":3,\"maxLength\":40}",
     "{\"type\":\"string\",\"pattern\":\"^[a-z ]+(, [^0-9]+)?$\"}",
     "{\"type\":\"integer\",\"minimum\":5,\"maximum\":12345}",
+    "{\"type\":\"number\",\"minimum\":-0.07,\"exclusiveMaximum\":12.5}",
     "{\"type\":\"string\",\"maxLength\":9}",
     "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"type\":\"string\",\"minLength\":2,\"maxLength\":7}]}",
     "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"enum\":[\"the dog and the "
@@ -772,6 +825,7 @@ int main(int argc, char **argv) {
     if (qr_match_arena_create(&arena, NULL) != QRUN_OK) { return 1; }
     CHECK_RUN(test_goldens);
     CHECK_RUN(test_form);
+    CHECK_RUN(test_limits_with_fractions);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_long_lists);
     CHECK_RUN(test_many_alternatives);
