@@ -123,11 +123,11 @@ void training_note_metrics(void *user, const qrun_train_metrics *metrics) {
     if (metrics->is_evaluation) { t->eval_rewards = metrics->rewards; }
 }
 
-/* "  63 % right" of pairs of answers; else nothing. */
-static short_text right_text(const qrun_rewards *rewards, const char *before) {
+/* "accuracy 63 %" of pairs of answers; else nothing. */
+static short_text accuracy_text(const qrun_rewards *rewards, const char *before) {
     short_text out = {""};
     if (rewards->n_pairs > 0) {
-        (void)snprintf(out.text, sizeof out.text, "%s%.0f %% right", before, 100 * rewards->accuracy);
+        (void)snprintf(out.text, sizeof out.text, "%saccuracy %.0f %%", before, 100 * rewards->accuracy);
     }
     return out;
 }
@@ -138,13 +138,13 @@ static void show_step(const training *t, const train_step_record *r) {
     const short_text eta = duration_text(step_seconds * (double)(total - r->m.step));
     if (progress_due()) {
         progress_draw((double)r->m.step, (double)total, "step %lld of %lld  loss %.4f%s  %.0f tokens/s  ETA %s  %s",
-                      (long long)r->m.step, (long long)total, r->m.loss, right_text(&r->m.rewards, "  ").text,
+                      (long long)r->m.step, (long long)total, r->m.loss, accuracy_text(&r->m.rewards, "  ").text,
                       train_step_tokens_per_second(r), eta.text, size_text(r->peak_bytes).text);
     }
     const int64_t interval = (total + VERBOSE_LINES - 1) / VERBOSE_LINES;
     if (t->verbose && (r->m.step % interval == 0 || r->m.step == total || n_done == 1)) {
         notify("step %lld of %lld: loss %.4f%s, lr %.3g, gradient norm %.3g, %.0f tokens/s, ETA %s",
-               (long long)r->m.step, (long long)total, r->m.loss, right_text(&r->m.rewards, ", ").text,
+               (long long)r->m.step, (long long)total, r->m.loss, accuracy_text(&r->m.rewards, ", ").text,
                r->m.learning_rate, r->m.grad_norm, train_step_tokens_per_second(r), eta.text);
     }
 }
@@ -260,7 +260,7 @@ static int evaluate(training *t) {
     RETURN_IF_FAILED(put_eval_scalars(t, &record));
     if (t->verbose || progress_enabled()) {
         notify("evaluation after step %lld: loss %.4f%s%s", (long long)record.step, record.loss,
-               right_text(&record.rewards, ", ").text, t->info.best_step == record.step ? ", the best so far" : "");
+               accuracy_text(&record.rewards, ", ").text, t->info.best_step == record.step ? ", the best so far" : "");
     }
     return train_log_eval(&t->log, &record, t->facts.options->json);
 }

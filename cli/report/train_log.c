@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,22 +75,27 @@ static bool read_learning_rate(const cJSON *object, double *value) {
     return read_number(object, "learning_rate", value) || read_number(object, "lr", value); /* "lr": version 0.1 */
 }
 
+/* The members of rewards, after "rewards/". */
+static const struct {
+    const char *name;
+    size_t offset;
+} reward_members[] = {{"chosen", offsetof(qrun_rewards, chosen)},
+                      {"rejected", offsetof(qrun_rewards, rejected)},
+                      {"margins", offsetof(qrun_rewards, margin)},
+                      {"accuracies", offsetof(qrun_rewards, accuracy)}};
+enum { N_REWARD_MEMBERS = sizeof reward_members / sizeof reward_members[0] };
+
 /* Rewards of pairs, whose names begin so; zeros where the line has none. */
 static void read_rewards(const cJSON *object, const char *prefix, qrun_rewards *rewards) {
-    const struct {
-        const char *name;
-        double *value;
-    } members[] = {{"rewards/chosen", &rewards->chosen},
-                   {"rewards/rejected", &rewards->rejected},
-                   {"rewards/margins", &rewards->margin},
-                   {"rewards/accuracies", &rewards->accuracy}};
     text_buffer name = {0};
     text_format(&name, "%spairs", prefix);
     if (!read_count(object, name.data, &rewards->n_pairs)) { rewards->n_pairs = 0; }
-    for (size_t i = 0; i < sizeof members / sizeof members[0] && rewards->n_pairs > 0; i++) {
+    for (size_t i = 0; i < N_REWARD_MEMBERS && rewards->n_pairs > 0; i++) {
+        double value;
         text_clear(&name);
-        text_format(&name, "%s%s", prefix, members[i].name);
-        if (!read_number(object, name.data, members[i].value)) { *members[i].value = NAN; }
+        text_format(&name, "%srewards/%s", prefix, reward_members[i].name);
+        if (!read_number(object, name.data, &value)) { value = NAN; }
+        memcpy((char *)rewards + reward_members[i].offset, &value, sizeof value);
     }
     text_free(&name);
 }
@@ -215,14 +221,11 @@ static void put_phases(const qrun_phases *p, text_buffer *line) {
 
 void train_log_put_rewards(const qrun_rewards *r, const char *prefix, const char *space, text_buffer *out) {
     if (r->n_pairs == 0) { return; }
-    const struct {
-        const char *name;
+    for (size_t i = 0; i < N_REWARD_MEMBERS; i++) {
         double value;
-    } members[] = {
-        {"chosen", r->chosen}, {"rejected", r->rejected}, {"margins", r->margin}, {"accuracies", r->accuracy}};
-    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
-        text_format(out, ",%s\"%srewards/%s\":%s%s", space, prefix, members[i].name, space,
-                    json_double(members[i].value).text);
+        memcpy(&value, (const char *)r + reward_members[i].offset, sizeof value);
+        text_format(out, ",%s\"%srewards/%s\":%s%s", space, prefix, reward_members[i].name, space,
+                    json_double(value).text);
     }
 }
 

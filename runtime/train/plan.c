@@ -10,8 +10,7 @@
 
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer) {
     const int64_t max_tokens = trainer->settings.batch_tokens;
-    /* Sequences have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens.
-     */
+    /* Sequences have at least two tokens, one of them a target: there are at most half as many. */
     return (qr_train_limits){.max_tokens = max_tokens,
                              .max_sequences = max_tokens / 2 + 1,
                              .policy = trainer->policy,
