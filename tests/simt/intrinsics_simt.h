@@ -42,15 +42,12 @@ template <typename T> T quad_shuffle(T value, unsigned i) {
 template <typename T> T warp_shuffle_xor(T value, unsigned mask) {
     return simt::exchange("shuffle_xor", value)[lane_index() ^ mask];
 }
-template <typename T> T warp_sum(T value) {
-    return simt::reduce("sum", value, [](T a, T b) { return a + b; });
-}
-inline bool warp_all(bool value) {
-    return simt::reduce("all", value, [](bool a, bool b) { return a && b; });
-}
-inline float warp_max(float value) {
-    return simt::reduce("max", value, [](float a, float b) { return fmaxf(a, b); });
-}
+template <typename T> T sum_of(T a, T b) { return a + b; }
+template <typename T> T warp_sum(T value) { return simt::reduce<T, sum_of<T>>("sum", value); }
+inline bool both(bool a, bool b) { return a && b; }
+inline bool warp_all(bool value) { return simt::reduce<bool, both>("all", value); }
+inline float larger(float a, float b) { return fmaxf(a, b); }
+inline float warp_max(float value) { return simt::reduce<float, larger>("max", value); }
 
 inline unsigned count_up(unsigned *counter) { return (*counter)++; }
 

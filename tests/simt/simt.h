@@ -115,20 +115,24 @@ template <typename T> struct lanes {
     }
 };
 
-template <typename T> lanes<T> exchange(const char *what, const T &value) {
+template <typename T> lanes<T> exchange(const char *what, const T &value, completion complete = nullptr) {
     static_assert(sizeof(T) <= SLOT_BYTES && std::is_trivially_copyable<T>::value, "a slot holds plain values");
-    return {exchange(what, &value, sizeof value)};
+    return {exchange(what, &value, sizeof value, complete)};
 }
 
-/* What five steps of a butterfly give, of an operation that commutes: the same bits in every lane. */
-template <typename T, typename F> T reduce(const char *what, const T &value, F combine) {
-    const lanes<T> all = exchange(what, value);
-    T values[WARP];
-    for (unsigned i = 0; i < WARP; i++) { values[i] = all[i]; }
-    for (unsigned step = WARP / 2; step > 0; step /= 2) {
-        for (unsigned i = 0; i < step; i++) { values[i] = combine(values[i], values[i + step]); }
-    }
-    return values[0];
+/* What five steps of a butterfly give, of an operation that commutes: the same bits in every lane. The last lane to
+ * come takes the steps for all. */
+template <typename T, T (*combine)(T, T)> T reduce(const char *what, const T &value) {
+    const completion take_steps = [](unsigned char *slots) {
+        const lanes<T> all = {slots};
+        T values[WARP];
+        for (unsigned i = 0; i < WARP; i++) { values[i] = all[i]; }
+        for (unsigned step = WARP / 2; step > 0; step /= 2) {
+            for (unsigned i = 0; i < step; i++) { values[i] = combine(values[i], values[i + step]); }
+        }
+        memcpy(slots, values, sizeof values[0]);
+    };
+    return exchange(what, value, take_steps)[0];
 }
 
 /* mma.sync.aligned.m16n8k16.row.col.f32: d += a · b, the products and their sum in F64, rounded once. */

@@ -94,8 +94,9 @@ QR_DEVICE void linear_f32_sums(const qr_linear_args &a, const matrix &w, const r
     }
 #pragma unroll
     for (int i = 0; i < LINEAR_F32_ROWS; i++) {
+        if (i >= n_rows) { break; }
         const float sum = warp_sum(sums[i]);
-        if (i < n_rows && lane_index() == 0) { store_linear(a, linear_output_of(a, w, o), row + i, o, sum); }
+        if (lane_index() == 0) { store_linear(a, linear_output_of(a, w, o), row + i, o, sum); }
     }
 }
 
