@@ -24,13 +24,14 @@ struct qr_gradient_sum {
     bool stays, between_devices;
     int64_t piece_floats;
     int64_t n_parts;
-    bool leaves;   /* to host memory, where `total` is then */
-    float *own;    /* device, [unfinished sums][n_floats]: of the gradients that this rank adds up itself, before
-                    * it sends what they are */
-    float *total;  /* device: the own shard of sum 0 and, where sums stay, room for its tail. Where there are sums of
-                    * the rank's own, it is the shard's place in the first of them: they are done with what is sent.
-                    * Or in host memory, [unfinished sums][n_floats] */
-    float *others; /* device, [unfinished sums − 1][other_floats]: of the own shard, or of a piece */
+    bool leaves;    /* to host memory, where `total` is then */
+    bool stays_own; /* a rank alone adds up layer by layer: sum 0 of its own is what the step comes to */
+    float *own;     /* device, [unfinished sums][n_floats]: of the gradients that this rank adds up itself, before
+                     * it sends what they are */
+    float *total;   /* device: the own shard of sum 0 and, where sums stay, room for its tail. Where there are sums of
+                     * the rank's own, it is the shard's place in the first of them: they are done with what is sent.
+                     * Or in host memory, [unfinished sums][n_floats] */
+    float *others;  /* device, [unfinished sums − 1][other_floats]: of the own shard, or of a piece */
     int64_t other_floats;
     bool other_pieces;
     float *arrived; /* device: a piece of another rank, or between devices [n_ranks][piece_floats]; or of the sum, where
@@ -56,6 +57,11 @@ static int64_t piece_floats(int32_t n_ranks) { return qr_min(MOST_PIECE_FLOATS, 
 
 static qr_deal deal_of(const qr_gradient_options *o) {
     return qr_deal_make(o->n_accumulate, o->n_parts, o->shards->rank, o->shards->n_ranks);
+}
+
+/* A rank alone whose layers share a place for their gradients, on the device. */
+static bool stays_own(const qr_gradient_options *o) {
+    return o->shards->n_ranks == 1 && o->place_floats > 0 && o->host_floats == 0;
 }
 
 /* What ranks send is added up piece by piece; several rounds leave sums of the whole shard. */
@@ -88,8 +94,9 @@ static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradie
         return layout.offset;
     }
     const int64_t n_floats = o->shards->begin[o->shards->n_ranks];
-    float *own = qr_layout_take(&layout, qr_deal_own_unfinished(&deal) * n_floats, sizeof *own);
-    if (sum != NULL) { sum->own = own; }
+    const int64_t n_own = qr_max(qr_deal_own_unfinished(&deal), stays_own(o) ? 1 : 0);
+    float *own = qr_layout_take(&layout, n_own * n_floats, sizeof *own);
+    if (sum != NULL) { sum->own = sum->total = own; }
     if (o->shards->n_ranks > 1) { place_shard(o, &deal, &layout, sum); }
     return layout.offset;
 }
@@ -150,6 +157,7 @@ qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ra
     made->between_devices = options->between_devices;
     made->n_parts = options->n_parts;
     made->leaves = options->host_floats > 0;
+    made->stays_own = stays_own(options);
     made->arrived_floats = options->place_floats;
     made->piece_floats = piece_floats(options->shards->n_ranks);
     const qrun_status status = make_memory(made, options, err);
@@ -214,10 +222,10 @@ static float_run whole_run(const qr_gradient_sum *sum) {
     return (float_run){0, sum->parameters->n_floats, sum->parameters->gradients};
 }
 
-/* What is complete is where gradients are. */
+/* What is complete is where gradients are, to be sent, or it stays. */
 static qrun_status add_own(qr_gradient_sum *sum, const float_run *run, qr_error *err) {
     const int64_t n_floats = sum->parameters->n_floats, n = run->end - run->begin;
-    const bool completes = qr_deal_sends(&sum->deal, sum->round);
+    const bool completes = qr_deal_sends(&sum->deal, sum->round) && !sum->stays_own;
     if (!sum->has_batch || (completes && sum->place.n == 0)) { return QRUN_OK; }
     const unfinished_sums sums = {sum->own + run->begin, sum->own + run->begin, n_floats, n_floats};
     return completes ? take(sum, &sums, sum->place, run->gradients, n, err)
@@ -433,7 +441,9 @@ static qrun_status sum_layer(qr_gradient_sum *sum, int64_t layer, qr_error *err)
     for (int64_t i = 0; qr_parameters_next_run(p, layer, &i, &found);) {
         const float_run run = {found.begin, found.end, p->gradients + found.gradient};
         QR_RETURN_IF_ERROR(add_own(sum, &run, err));
-        if (qr_deal_sends(&sum->deal, sum->round)) { QR_RETURN_IF_ERROR(sum_run(sum, &run, err)); }
+        if (sum->ranks != NULL && qr_deal_sends(&sum->deal, sum->round)) {
+            QR_RETURN_IF_ERROR(sum_run(sum, &run, err));
+        }
     }
     return QRUN_OK;
 }
@@ -527,6 +537,8 @@ static qrun_status finish(qr_gradient_sum *sum, qr_error *err) {
     }
     return qr_gradient_sum_gather(sum, p->gradients, err);
 }
+
+bool qr_gradient_sum_stays(const qr_gradient_sum *sum) { return sum->stays || sum->leaves || sum->stays_own; }
 
 const float *qr_gradient_sum_own(const qr_gradient_sum *sum) { return sum->total; }
 

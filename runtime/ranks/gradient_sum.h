@@ -8,6 +8,9 @@
  * or, where each updates its shard alone, none does: then the shards of the parameters are gathered after the update,
  * and before it the sums of squares that the norm is made of.
  *
+ * A rank alone adds each layer's gradients to its sum as soon as the backward pass has them, where layers share a place
+ * for them. So on the device are one sum, or the unfinished ones, and the gradients of a layer.
+ *
  * Or one rank's sum is in host memory (qr_parameters_hold_on_host). A layer's gradients leave its place while the next
  * layer of the backward pass computes in the other one. The sum that they are added to comes to a stage meanwhile, is
  * added on the device, and leaves with them: the host waits for nothing, and the order is the same. So what is on the
@@ -34,7 +37,7 @@ typedef struct qr_gradient_options {
     bool values_stay;        /* and so do the values of the parameters, once they are updated */
     bool between_devices;    /* parts go from device to device (qr_collectives_are_linked), not through host memory */
     int64_t host_floats;     /* of a sum, in host memory; 0: it is on the device */
-    int64_t place_floats;    /* of a layer's gradients on the device, where they leave it */
+    int64_t place_floats;    /* of a layer's gradients on the device; 0: layers do not share places */
 } qr_gradient_options;
 
 /* Of a chunk of the arena. */
@@ -59,7 +62,7 @@ qr_deal qr_gradient_sum_deal(const qr_gradient_sum *sum, int64_t n_batches);
  * none or has failed; where layers share places for their gradients, `layer` after each layer of the backward pass;
  * then `rest`, which does so for those that are left, also after the pass has failed; and `end_batch`, if there was one
  * that has not. In a round that sends, last `end_round`, if no rank has failed. After the last round every rank's arena
- * has the sum, unless it stays or is in host memory. */
+ * has the sum, unless it stays (qr_gradient_sum_stays). */
 void qr_gradient_sum_begin(qr_gradient_sum *sum, const qr_deal *deal);
 void qr_gradient_sum_begin_round(qr_gradient_sum *sum, int64_t round, int64_t batch);
 qrun_status qr_gradient_sum_layer(void *sum, int64_t layer, qr_error *err); /* a qr_train_layer_fn */
@@ -69,7 +72,11 @@ qrun_status qr_gradient_sum_end_round(qr_gradient_sum *sum, qr_error *err);
 
 /* ---- Where sums stay --------------------------------------------------------------------------------------------- */
 
-/* On the device: the own shard of the sum, and the tail of that (shards.h). Or in host memory: all of it. */
+/* Whether the update takes the gradients from the sum, and not from the parameters' arena. */
+bool qr_gradient_sum_stays(const qr_gradient_sum *sum);
+
+/* On the device: the own shard of the sum, and the tail of that (shards.h), or of a rank alone all of it. Or in host
+ * memory: all of it. */
 const float *qr_gradient_sum_own(const qr_gradient_sum *sum);
 
 /* Every rank's shard of an arena to all. */

@@ -19,6 +19,17 @@ static void put_parameter(const qr_parameters *p, const qr_parameter *parameter,
     qr_timeline_put_tensor(p->backend, &tensor);
 }
 
+/* Where the whole gradient of a step comes to be; NULL: in shards, in host memory, or in a place that layers share. */
+static const float *gradient_of(const qrun_trainer *trainer, const qr_parameter *parameter) {
+    const qr_parameters *p = &trainer->parameters;
+    const bool alone_on_device = trainer->ranks == NULL && p->processor == NULL;
+    if (alone_on_device && qr_gradient_sum_stays(trainer->gradient_sum)) {
+        return qr_gradient_sum_own(trainer->gradient_sum) + parameter->offset;
+    }
+    if (p->shares_gradients && parameter->gradient >= p->shared_begin) { return NULL; }
+    return p->gradients + parameter->gradient;
+}
+
 void qr_trainer_name_memory(qrun_trainer *trainer) {
     const qr_parameters *p = &trainer->parameters;
     if (p->backend->timeline == NULL) { return; }
@@ -27,7 +38,7 @@ void qr_trainer_name_memory(qrun_trainer *trainer) {
     for (int64_t i = 0; i < p->n; i++) {
         const qr_parameter *parameter = &p->list[i];
         if (p->processor == NULL) { put_parameter(p, parameter, QR_PLAN_ADAPTERS, p->values + parameter->offset, ""); }
-        if (p->shares_gradients && parameter->gradient >= p->shared_begin) { continue; }
-        put_parameter(p, parameter, QR_PLAN_GRADIENTS, p->gradients + parameter->gradient, " (gradient)");
+        const float *gradient = gradient_of(trainer, parameter);
+        if (gradient != NULL) { put_parameter(p, parameter, QR_PLAN_GRADIENTS, gradient, " (gradient)"); }
     }
 }

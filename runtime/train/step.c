@@ -72,9 +72,10 @@ qrun_status qr_trainer_follow_pass(qrun_trainer *trainer, bool backward, qrun_st
     return status != QRUN_OK ? status : followed;
 }
 
-/* A rank whose pass has failed still sends what the others wait for: then all agree that it has failed. */
+/* A rank whose pass has failed still sends what the others wait for: then all agree that it has failed. One that is
+ * alone is done. */
 static qrun_status sum_rest(qrun_trainer *trainer, qrun_status status, qr_error *err) {
-    if (trainer->ranks != NULL && trainer->ranks->lost) { return status; }
+    if (trainer->ranks == NULL ? status != QRUN_OK : trainer->ranks->lost) { return status; }
     const qrun_status rest = qr_gradient_sum_rest(trainer->gradient_sum, status == QRUN_OK ? err : NULL);
     return rest == QRUN_OK ? QRUN_OK : status != QRUN_OK ? status : rest;
 }
@@ -171,8 +172,7 @@ qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *er
 
 /* What the update takes gradients from; NULL: from the parameters. */
 static qr_gradient_sum *sum_of_update(const qrun_trainer *trainer) {
-    const bool has_sum = qr_optimizer_shards(trainer->optimizer) != NULL || trainer->parameters.processor != NULL;
-    return has_sum ? trainer->gradient_sum : NULL;
+    return qr_gradient_sum_stays(trainer->gradient_sum) ? trainer->gradient_sum : NULL;
 }
 
 /* Layers are updated when the next pass comes to them: on a GPU beside the layer before. After the last step none does.

@@ -43,6 +43,10 @@ static qrun_status describe_whole(qrun_trainer *trainer, qr_error *err) {
     return qr_new_token_refuse(model, dataset, example, id, err);
 }
 
+/* Whether a layer's gradients become part of a sum before the backward pass comes to the next layer. A rank alone with
+ * one micro-batch a step has no sum: its gradients are that. */
+static bool adds_layers(const qr_train_settings *s) { return s->n_ranks > 1 ? s->zero > 1 : s->grad_accum > 1; }
+
 qrun_status qr_trainer_describe_parameters(qrun_trainer *trainer, qr_error *err) {
     trainer->parameters.model = trainer->model;
     trainer->parameters.backend = trainer->model->context->backend;
@@ -50,11 +54,10 @@ qrun_status qr_trainer_describe_parameters(qrun_trainer *trainer, qr_error *err)
     if (full) { QR_RETURN_IF_ERROR(qr_model_export_check(trainer->model, trainer->settings.out, err)); }
     QR_RETURN_IF_ERROR(describe_whole(trainer, err));
     if (!full) { QR_RETURN_IF_ERROR(qr_lora_parameters_describe(&trainer->parameters, &trainer->settings.lora, err)); }
-    if (trainer->settings.zero > 1 && trainer->settings.n_ranks > 1) {
-        qr_parameters_share_gradients(&trainer->parameters, 1);
-    }
     if (trainer->settings.offload_gradients) {
         qr_parameters_hold_on_host(&trainer->parameters, trainer->model->context->processor);
+    } else if (adds_layers(&trainer->settings)) {
+        qr_parameters_share_gradients(&trainer->parameters, 1);
     }
     return QRUN_OK;
 }

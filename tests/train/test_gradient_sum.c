@@ -1,6 +1,6 @@
-/* Gradients that leave for host memory, without a model that computes between: the sum has the bits of one that is
- * added up in order, and every place is empty before it is used again. Over simt, where transfers come late, a wait
- * that is missing shows. */
+/* Gradients of layers that share places, without a model that computes between: the sum has the bits of one that is
+ * added up in order, and every place is empty before it is used again. It stays on the device, or gradients leave for
+ * host memory. Over simt, where transfers come late, a wait that is missing shows. */
 #include "check.h"
 
 #include <stdlib.h>
@@ -21,6 +21,12 @@ typedef struct fixture {
     qr_gradient_sum *sum;
     float *added; /* device, of the arena: what a batch adds to its gradients */
 } fixture;
+
+/* Where the sum is. */
+typedef enum place { ON_CPU, IN_HOST_MEMORY, IN_HOST_MEMORY_OF_DEVICE, ON_DEVICE } place;
+
+static bool has_device(place where) { return where == ON_DEVICE || where == IN_HOST_MEMORY_OF_DEVICE; }
+static bool leaves(place where) { return where == IN_HOST_MEMORY || where == IN_HOST_MEMORY_OF_DEVICE; }
 
 static qr_backend *make_backend(bool on_device) {
     qr_backend *backend = NULL;
@@ -50,8 +56,8 @@ static void describe(qr_parameters *p) {
     CHECK(qr_parameters_add(p, norm, &offset, NULL) == QRUN_OK);
 }
 
-static void open_fixture(fixture *f, bool on_device, int64_t n_batches, int64_t n_parts) {
-    *f = (fixture){.context = {.backend = make_backend(on_device), .processor = make_backend(false)}};
+static void open_fixture(fixture *f, place where, int64_t n_batches, int64_t n_parts) {
+    *f = (fixture){.context = {.backend = make_backend(has_device(where)), .processor = make_backend(false)}};
     qr_parameters *p = &f->parameters;
     qr_error err = {0};
     void *added = NULL;
@@ -59,14 +65,15 @@ static void open_fixture(fixture *f, bool on_device, int64_t n_batches, int64_t 
     f->model.shape.n_layers = N_LAYERS;
     p->model = &f->model, p->backend = f->context.backend;
     describe(p);
-    qr_parameters_hold_on_host(p, f->context.processor);
+    if (leaves(where)) { qr_parameters_hold_on_host(p, f->context.processor); }
+    if (!leaves(where)) { qr_parameters_share_gradients(p, 1); }
     CHECK(p->n_gradient_floats < p->n_floats);
     CHECK_MSG(qr_parameters_create(p, &err) == QRUN_OK, "%s", err.message);
     f->shards = (qr_shards){.n_ranks = 1, .begin = {0, p->n_floats}};
     const qr_gradient_options options = {.n_accumulate = n_batches,
                                          .n_parts = n_parts,
                                          .shards = &f->shards,
-                                         .host_floats = p->n_floats,
+                                         .host_floats = leaves(where) ? p->n_floats : 0,
                                          .place_floats = p->place_floats};
     CHECK_MSG(qr_gradient_sum_create(p, NULL, &options, &f->sum, &err) == QRUN_OK, "%s", err.message);
     CHECK(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &added, &err) == QRUN_OK);
@@ -139,12 +146,20 @@ static void fill(const qr_parameters *p, int step, int64_t batch, float *values)
     }
 }
 
-static void check_sum(bool on_device, int64_t n_batches, int64_t n_parts) {
+static void read_sum(const fixture *f, float *sum) {
+    qr_backend *backend = qr_parameters_updater(&f->parameters);
+    CHECK(qr_gradient_sum_stays(f->sum));
+    CHECK(backend->copy_out(backend, sum, qr_gradient_sum_own(f->sum), qr_parameters_bytes(&f->parameters), NULL) ==
+          QRUN_OK);
+}
+
+static void check_sum(place where, int64_t n_batches, int64_t n_parts) {
     fixture f;
-    open_fixture(&f, on_device, n_batches, n_parts);
+    open_fixture(&f, where, n_batches, n_parts);
     const qr_parameters *p = &f.parameters;
     float *values = qr_alloc_array_zeroed((size_t)(p->n_floats * n_batches), sizeof *values);
     float *expected = qr_alloc_array_zeroed((size_t)p->n_floats, sizeof *expected);
+    float *sum = qr_alloc_array_zeroed((size_t)p->n_floats, sizeof *sum);
     const qr_deal deal = qr_gradient_sum_deal(f.sum, n_batches);
     for (int step = 0; step < 2; step++) { /* nothing of the first is left */
         qr_gradient_sum_begin(f.sum, &deal);
@@ -156,31 +171,37 @@ static void check_sum(bool on_device, int64_t n_batches, int64_t n_parts) {
         for (int64_t at = 0; at < p->n_floats; at++) {
             expected[at] = sum_of(values + at, p->n_floats, n_batches, n_parts, 0, n_parts);
         }
-        CHECK_MSG(memcmp(qr_gradient_sum_own(f.sum), expected, qr_parameters_bytes(p)) == 0,
-                  "step %d of %d batches in %d parts", step, (int)n_batches, (int)n_parts);
+        read_sum(&f, sum);
+        CHECK_MSG(memcmp(sum, expected, qr_parameters_bytes(p)) == 0, "step %d of %d batches in %d parts", step,
+                  (int)n_batches, (int)n_parts);
     }
     qr_free(values);
     qr_free(expected);
+    qr_free(sum);
     close_fixture(&f);
 }
 
-static void check_sums(bool on_device) {
-    check_sum(on_device, 1, 1);
-    check_sum(on_device, 4, 1);
-    check_sum(on_device, 4, 4);
-    check_sum(on_device, MOST_BATCHES, 2);
-    check_sum(on_device, MOST_BATCHES, 4);
+static void check_sums(place where) {
+    check_sum(where, 1, 1);
+    check_sum(where, 4, 1);
+    check_sum(where, 4, 4);
+    check_sum(where, MOST_BATCHES, 2);
+    check_sum(where, MOST_BATCHES, 4);
 }
 
-static void test_sums_in_host_memory(void) { check_sums(false); }
+static void test_sums_of_a_rank_alone(void) { check_sums(ON_CPU); }
+
+static void test_sums_in_host_memory(void) { check_sums(IN_HOST_MEMORY); }
 
 static void test_transfers_that_come_late(void) {
-    const bool has_device = getenv("QRUN_CUDA_LIBRARY") != NULL;
-    for (int i = 0; i < 4 && has_device; i++) { check_sums(true); }
+    if (getenv("QRUN_CUDA_LIBRARY") == NULL) { return; }
+    check_sums(ON_DEVICE);
+    for (int i = 0; i < 4; i++) { check_sums(IN_HOST_MEMORY_OF_DEVICE); }
 }
 
 int main(int argc, char **argv) {
     check_begin(argc, argv);
+    CHECK_RUN(test_sums_of_a_rank_alone);
     CHECK_RUN(test_sums_in_host_memory);
     CHECK_RUN(test_transfers_that_come_late);
     return check_end();
