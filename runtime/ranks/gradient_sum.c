@@ -24,14 +24,14 @@ struct qr_gradient_sum {
     bool stays, between_devices;
     int64_t piece_floats;
     int64_t n_parts;
-    bool leaves;    /* to host memory, where `total` is then */
-    bool stays_own; /* a rank alone adds up layer by layer: sum 0 of its own is what the step comes to */
-    float *own;     /* device, [unfinished sums][n_floats]: of the gradients that this rank adds up itself, before
-                     * it sends what they are */
-    float *total;   /* device: the own shard of sum 0 and, where sums stay, room for its tail. Where there are sums of
-                     * the rank's own, it is the shard's place in the first of them: they are done with what is sent.
-                     * Or in host memory, [unfinished sums][n_floats] */
-    float *others;  /* device, [unfinished sums − 1][other_floats]: of the own shard, or of a piece */
+    bool leaves;      /* to host memory, where `total` is then */
+    bool ends_in_own; /* the sum of all is sum 0 of `own`, once the step is added up */
+    float *own;       /* device, [unfinished sums][n_floats]: of the gradients that this rank adds up itself, before
+                       * it sends what they are */
+    float *total;     /* device: the own shard of sum 0 and, where sums stay, room for its tail. Where there are sums of
+                       * the rank's own, it is the shard's place in the first of them: they are done with what is sent.
+                       * Or in host memory, [unfinished sums][n_floats] */
+    float *others;    /* device, [unfinished sums − 1][other_floats]: of the own shard, or of a piece */
     int64_t other_floats;
     bool other_pieces;
     float *arrived; /* device: a piece of another rank, or between devices [n_ranks][piece_floats]; or of the sum, where
@@ -59,9 +59,9 @@ static qr_deal deal_of(const qr_gradient_options *o) {
     return qr_deal_make(o->n_accumulate, o->n_parts, o->shards->rank, o->shards->n_ranks);
 }
 
-/* A rank alone whose layers share a place for their gradients, on the device. */
-static bool stays_own(const qr_gradient_options *o) {
-    return o->shards->n_ranks == 1 && o->place_floats > 0 && o->host_floats == 0;
+/* Where layers share a place for their gradients and every rank gets the sum of all, that has no other memory. */
+static bool ends_in_own(const qr_gradient_options *o) {
+    return o->place_floats > 0 && o->host_floats == 0 && !o->stays;
 }
 
 /* What ranks send is added up piece by piece; several rounds leave sums of the whole shard. */
@@ -94,9 +94,8 @@ static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradie
         return layout.offset;
     }
     const int64_t n_floats = o->shards->begin[o->shards->n_ranks];
-    const int64_t n_own = qr_max(qr_deal_own_unfinished(&deal), stays_own(o) ? 1 : 0);
-    float *own = qr_layout_take(&layout, n_own * n_floats, sizeof *own);
-    if (sum != NULL) { sum->own = sum->total = own; }
+    float *own = qr_layout_take(&layout, qr_deal_own_unfinished(&deal) * n_floats, sizeof *own);
+    if (sum != NULL) { sum->own = own; }
     if (o->shards->n_ranks > 1) { place_shard(o, &deal, &layout, sum); }
     return layout.offset;
 }
@@ -157,7 +156,7 @@ qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ra
     made->between_devices = options->between_devices;
     made->n_parts = options->n_parts;
     made->leaves = options->host_floats > 0;
-    made->stays_own = stays_own(options);
+    made->ends_in_own = ends_in_own(options);
     made->arrived_floats = options->place_floats;
     made->piece_floats = piece_floats(options->shards->n_ranks);
     const qrun_status status = make_memory(made, options, err);
@@ -222,10 +221,11 @@ static float_run whole_run(const qr_gradient_sum *sum) {
     return (float_run){0, sum->parameters->n_floats, sum->parameters->gradients};
 }
 
-/* What is complete is where gradients are, to be sent, or it stays. */
+/* What completes a rank's sum is where gradients are, to be sent. Alone, the rank has nobody to send it to. */
 static qrun_status add_own(qr_gradient_sum *sum, const float_run *run, qr_error *err) {
     const int64_t n_floats = sum->parameters->n_floats, n = run->end - run->begin;
-    const bool completes = qr_deal_sends(&sum->deal, sum->round) && !sum->stays_own;
+    const bool alone_in_own = sum->ends_in_own && sum->ranks == NULL;
+    const bool completes = qr_deal_sends(&sum->deal, sum->round) && !alone_in_own;
     if (!sum->has_batch || (completes && sum->place.n == 0)) { return QRUN_OK; }
     const unfinished_sums sums = {sum->own + run->begin, sum->own + run->begin, n_floats, n_floats};
     return completes ? take(sum, &sums, sum->place, run->gradients, n, err)
@@ -530,17 +530,17 @@ static qrun_status finish(qr_gradient_sum *sum, qr_error *err) {
     const qr_parameters *p = sum->parameters;
     const int32_t own = sum->shards->rank;
     const size_t n_bytes = (size_t)qr_shards_floats(sum->shards, own) * sizeof(float);
+    float *arena = sum->ends_in_own ? sum->own : p->gradients, *place = arena + sum->shards->begin[own];
     if (sum->stays) { return exchange_tails(sum, err); }
-    if (n_bytes > 0) {
-        QR_RETURN_IF_ERROR(
-            p->backend->copy_within(p->backend, p->gradients + sum->shards->begin[own], sum->total, n_bytes, err));
+    if (n_bytes > 0 && place != sum->total) {
+        QR_RETURN_IF_ERROR(p->backend->copy_within(p->backend, place, sum->total, n_bytes, err));
     }
-    return qr_gradient_sum_gather(sum, p->gradients, err);
+    return qr_gradient_sum_gather(sum, arena, err);
 }
 
-bool qr_gradient_sum_stays(const qr_gradient_sum *sum) { return sum->stays || sum->leaves || sum->stays_own; }
+bool qr_gradient_sum_stays(const qr_gradient_sum *sum) { return sum->stays || sum->leaves || sum->ends_in_own; }
 
-const float *qr_gradient_sum_own(const qr_gradient_sum *sum) { return sum->total; }
+const float *qr_gradient_sum_own(const qr_gradient_sum *sum) { return sum->ends_in_own ? sum->own : sum->total; }
 
 qr_deal qr_gradient_sum_deal(const qr_gradient_sum *sum, int64_t n_batches) {
     return qr_deal_make(n_batches, sum->n_parts, sum->shards->rank, sum->shards->n_ranks);

@@ -8,8 +8,8 @@
  * or, where each updates its shard alone, none does: then the shards of the parameters are gathered after the update,
  * and before it the sums of squares that the norm is made of.
  *
- * A rank alone adds each layer's gradients to its sum as soon as the backward pass has them, where layers share a place
- * for them. So on the device are one sum, or the unfinished ones, and the gradients of a layer.
+ * Where layers share a place for their gradients, those of each become part of a sum as soon as the backward pass has
+ * them. So a rank that adds up its own has its sums, of all layers, and the gradients of one.
  *
  * Or one rank's sum is in host memory (qr_parameters_hold_on_host). A layer's gradients leave its place while the next
  * layer of the backward pass computes in the other one. The sum that they are added to comes to a stage meanwhile, is
@@ -75,8 +75,8 @@ qrun_status qr_gradient_sum_end_round(qr_gradient_sum *sum, qr_error *err);
 /* Whether the update takes the gradients from the sum, and not from the parameters' arena. */
 bool qr_gradient_sum_stays(const qr_gradient_sum *sum);
 
-/* On the device: the own shard of the sum, and the tail of that (shards.h), or of a rank alone all of it. Or in host
- * memory: all of it. */
+/* On the device: the own shard of the sum, and the tail of that (shards.h), or where every rank gets it, all of it. Or
+ * in host memory: all of it. */
 const float *qr_gradient_sum_own(const qr_gradient_sum *sum);
 
 /* Every rank's shard of an arena to all. */

@@ -22,8 +22,8 @@ static void put_parameter(const qr_parameters *p, const qr_parameter *parameter,
 /* Where the whole gradient of a step comes to be; NULL: in shards, in host memory, or in a place that layers share. */
 static const float *gradient_of(const qrun_trainer *trainer, const qr_parameter *parameter) {
     const qr_parameters *p = &trainer->parameters;
-    const bool alone_on_device = trainer->ranks == NULL && p->processor == NULL;
-    if (alone_on_device && qr_gradient_sum_stays(trainer->gradient_sum)) {
+    const bool is_whole = qr_optimizer_shards(trainer->optimizer) == NULL && p->processor == NULL;
+    if (is_whole && qr_gradient_sum_stays(trainer->gradient_sum)) {
         return qr_gradient_sum_own(trainer->gradient_sum) + parameter->offset;
     }
     if (p->shares_gradients && parameter->gradient >= p->shared_begin) { return NULL; }

@@ -43,9 +43,12 @@ static qrun_status describe_whole(qrun_trainer *trainer, qr_error *err) {
     return qr_new_token_refuse(model, dataset, example, id, err);
 }
 
-/* Whether a layer's gradients become part of a sum before the backward pass comes to the next layer. A rank alone with
- * one micro-batch a step has no sum: its gradients are that. */
-static bool adds_layers(const qr_train_settings *s) { return s->n_ranks > 1 ? s->zero > 1 : s->grad_accum > 1; }
+/* Whether a layer's gradients become part of a sum before the backward pass comes to the next layer: of this rank's own
+ * where it adds up several micro-batches itself, or of the shards of others. */
+static bool adds_layers(const qr_train_settings *s) {
+    const qr_deal deal = qr_deal_make(s->grad_accum, s->grad_sums, 0, s->n_ranks); /* alike for all ranks */
+    return qr_deal_own_unfinished(&deal) > 0 || (s->zero > 1 && s->n_ranks > 1);
+}
 
 qrun_status qr_trainer_describe_parameters(qrun_trainer *trainer, qr_error *err) {
     trainer->parameters.model = trainer->model;
