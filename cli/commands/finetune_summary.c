@@ -78,6 +78,21 @@ static void print_long_warmup(const training *t) {
            (long long)t->info.total_steps);
 }
 
+/* Sums are for numbers of ranks that are powers of two. */
+static void print_ranks(const training *t) {
+    const qrun_train_batches *batches = &t->facts.options->train.batches;
+    const int32_t n_batches = batches->grad_accum > 0 ? batches->grad_accum : 1;
+    printf("ranks       %d", (int)t->n_ranks);
+    if (n_batches < t->n_ranks) {
+        printf("; --grad-accum %d occupies %d of them", (int)n_batches, (int)n_batches);
+    } else if (n_batches > t->n_ranks && batches->grad_sums <= 1 && (t->n_ranks & (t->n_ranks - 1)) == 0) {
+        printf("; each sends gradients %d times a step, with --grad-sums %d once",
+               (int)((n_batches + t->n_ranks - 1) / t->n_ranks), (int)t->n_ranks);
+    }
+    printf("\n");
+    if (t->features[0] != '\0') { printf("of each     %s\n", t->features); }
+}
+
 void finetune_print_start(const training *t) {
     const qrun_train_info *info = &t->info;
     print_data(t);
@@ -88,16 +103,7 @@ void finetune_print_start(const training *t) {
     printf("\n");
     printf("steps       %lld, activation checkpointing: %s\n", (long long)info->total_steps, info->checkpointing);
     print_long_warmup(t);
-    if (t->n_ranks > 1) {
-        const int32_t window = t->facts.options->train.batches.grad_accum;
-        printf("ranks       %d", (int)t->n_ranks);
-        if (window < t->n_ranks) {
-            printf("; --grad-accum %d occupies %d of them", (int)(window > 0 ? window : 1),
-                   (int)(window > 0 ? window : 1));
-        }
-        printf("\n");
-        if (t->features[0] != '\0') { printf("of each     %s\n", t->features); }
-    }
+    if (t->n_ranks > 1) { print_ranks(t); }
     printf("memory\n");
     plan_table_print(t->facts.plan, t->facts.n_plan);
     plan_table_print_budget(t->facts.options->engine.model.memory_bytes);

@@ -94,7 +94,8 @@ static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradie
         return layout.offset;
     }
     const int64_t n_floats = o->shards->begin[o->shards->n_ranks];
-    float *own = qr_layout_take(&layout, qr_deal_own_unfinished(&deal) * n_floats, sizeof *own);
+    const int64_t n_own = qr_max(qr_deal_own_unfinished(&deal), ends_in_own(o) ? 1 : 0);
+    float *own = qr_layout_take(&layout, n_own * n_floats, sizeof *own);
     if (sum != NULL) { sum->own = own; }
     if (o->shards->n_ranks > 1) { place_shard(o, &deal, &layout, sum); }
     return layout.offset;

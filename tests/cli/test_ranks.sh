@@ -33,8 +33,9 @@ full="--model $model --full --dtype f32 --data $work/train.jsonl --seq-len 64 --
     expect_out "ranks       4"
     expect_same "$work/full-1" "$work/full-4"
     # A run of two, continued by eight and then by one.
-    run_ranks 2 $full --max-steps 2 --quiet --out "$work/full-parts"
+    run_ranks 2 $full --max-steps 2 --out "$work/full-parts"
     expect_code 0
+    expect_out "ranks       2; each sends gradients 2 times a step, with --grad-sums 2 once"
     run_ranks 8 $full --max-steps 4 --quiet --out "$work/full-parts"
     expect_code 0
     run finetune $full --max-steps 6 --quiet --out "$work/full-parts"
