@@ -853,8 +853,9 @@ typedef enum qrun_batching {
 /* What is learned. The last three are of pairs of answers, of which one was preferred (`chosen`, `rejected`). */
 typedef enum qrun_objective {
     QRUN_OBJECTIVE_SFT = 0,  /* to write what the examples have: the loss is −log p of their tokens */
-    QRUN_OBJECTIVE_DPO = 1,  /* to make the chosen answer likelier than the rejected one, next to what the model without
-                                the adapter makes of them (Rafailov et al. 2023; TRL's "sigmoid") */
+    QRUN_OBJECTIVE_DPO = 1,  /* to make the chosen answer likelier than the rejected one, next to what the model as it
+                                was makes of them: without an adapter, or with the one that the run begins from
+                                (Rafailov et al. 2023; TRL's "sigmoid") */
     QRUN_OBJECTIVE_ORPO = 2, /* to write the chosen answers, and to raise their odds over the rejected ones (Hong et
                                 al. 2024) */
     QRUN_OBJECTIVE_SIMPO = 3 /* as DPO by the mean log p of a token and with a margin, instead of next to a reference

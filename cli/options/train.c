@@ -114,8 +114,8 @@ const option train_objective_table[N_TRAIN_OBJECTIVE_OPTIONS] = {
     {.name = "objective", .kind = OPTION_CHOICE, .choices = objectives, TRAIN(preference.objective),
      .help = "What is learned. sft: to write what the examples have. dpo, orpo, simpo: from pairs of answers, of which "
              "one was preferred: {\"prompt\", \"chosen\", \"rejected\"}. dpo makes the chosen one likelier than the "
-             "rejected one, next to what the model without the adapter makes of them; simpo does so by the mean of "
-             "the tokens and without that model; orpo learns to write the chosen ones too. Default: sft."},
+             "rejected one, next to what the model as it was makes of them; simpo does so by the mean of the tokens "
+             "and without that model; orpo learns to write the chosen ones too. Default: sft."},
     {.name = "beta", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6, TRAIN(preference.beta),
      .help = "With --objective dpo or simpo: how much differences between answers weigh; small values let the model go "
              "far. orpo: the weight of preferring next to writing. Default: 0.1, and 2 with simpo."},

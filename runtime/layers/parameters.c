@@ -72,6 +72,10 @@ void qr_parameters_shard_values(qr_parameters *p, const int64_t *begin, int32_t 
 /* One block of memory: norms, then ratios. */
 size_t qr_lora_norms_bytes(const qr_parameters *p) { return 2 * (size_t)p->lora.n_outputs * sizeof(float); }
 
+size_t qr_lora_reference_bytes(const qr_parameters *p) {
+    return p->lora.has_reference ? qr_parameters_bytes(p) + p->lora.table_bytes : 0;
+}
+
 size_t qr_parameters_bytes(const qr_parameters *p) { return (size_t)p->n_floats * sizeof(float); }
 
 /* A shard may be empty, and memory is not. */
@@ -167,6 +171,8 @@ void qr_parameters_destroy(qr_parameters *p) {
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->gradients, qr_parameters_gradient_bytes(p));
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.table, p->lora.table_bytes);
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.norms, qr_lora_norms_bytes(p));
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.reference_values, qr_parameters_bytes(p));
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.reference_table, p->lora.table_bytes);
     }
     qr_free(p->list);
     qr_free(p->lora.pairs);

@@ -56,6 +56,11 @@ typedef struct qr_lora_layers {
     bool dora;
     int64_t n_outputs;     /* DoRA: of all pairs, each at a multiple of 16 */
     float *norms, *ratios; /* device, [n_outputs] each: ‖W + scale · B A‖ per row, and magnitude over it */
+    /* The adapter that the run began from, where answers are compared with its: values and table of their own, and the
+     * same norms and ratios, which each pass makes anew. */
+    bool has_reference;
+    float *reference_values;
+    qr_lora_factor *reference_table;
 } qr_lora_layers;
 
 /* A tensor trained whole, and where the model keeps it. */
@@ -165,8 +170,9 @@ size_t qr_parameters_bytes(const qr_parameters *parameters);      /* of all valu
 size_t qr_parameters_held_bytes(const qr_parameters *parameters); /* of those that this rank has */
 size_t qr_parameters_gradient_bytes(const qr_parameters *parameters);
 size_t qr_parameters_codes_bytes(const qr_parameters *parameters);
-size_t qr_lora_norms_bytes(const qr_parameters *parameters);  /* of DoRA's norms and ratios */
-int64_t qr_parameters_count(const qr_parameters *parameters); /* elements of the tensors, without padding */
+size_t qr_lora_norms_bytes(const qr_parameters *parameters);     /* of DoRA's norms and ratios */
+size_t qr_lora_reference_bytes(const qr_parameters *parameters); /* of the reference's values and table */
+int64_t qr_parameters_count(const qr_parameters *parameters);    /* elements of the tensors, without padding */
 
 /* ---- As files have them ------------------------------------------------------------------------------------------ */
 

@@ -245,6 +245,7 @@ qrun_status qr_lora_parameters_describe(qr_parameters *p, const qr_lora_options 
     lora->rank = options->rank;
     lora->dropout = (float)options->dropout;
     lora->dora = options->dora;
+    lora->has_reference = options->has_reference;
     lora->scale = options->alpha / (options->rslora ? sqrtf((float)options->rank) : (float)options->rank);
     lora->pairs = qr_alloc_array((size_t)model->n_slots, sizeof *lora->pairs);
     lora->pair_of_slot = qr_alloc_array((size_t)model->n_slots, sizeof *lora->pair_of_slot);
@@ -272,6 +273,17 @@ const qr_lora_pair *qr_lora_pair_of(const qr_parameters *p, const qr_linear_laye
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
+/* What the lora op reads of a pair whose factors are among `values`. */
+static qrun_status put_factor(const qr_parameters *p, const qr_lora_pair *pair, const float *values,
+                              qr_lora_factor *table, qr_error *err) {
+    const qr_lora_factor factor = {.a = values + pair->a_offset,
+                                   .b = values + pair->b_offset,
+                                   .rank = p->lora.rank,
+                                   .scale = p->lora.scale,
+                                   .ratio = p->lora.dora ? p->lora.ratios + pair->output_offset : NULL};
+    return p->backend->copy_in(p->backend, table + pair->slot, &factor, sizeof factor, err);
+}
+
 static qrun_status put_initial(qr_parameters *p, const qr_lora_pair *pair, uint64_t seed, float *staging,
                                qr_error *err) {
     /* kaiming_uniform with a = √5: uniform in ±√(6 / ((1 + 5) · fan_in)) = ±1/√in. */
@@ -281,13 +293,10 @@ static qrun_status put_initial(qr_parameters *p, const qr_lora_pair *pair, uint6
     for (int64_t i = 0; i < n; i++) {
         staging[i] = (float)((2.0 * qr_random_uniform(seed, (uint64_t)pair->slot, (uint64_t)i) - 1.0) * bound);
     }
-    const qr_lora_factor factor = {.a = p->values + pair->a_offset,
-                                   .b = p->values + pair->b_offset,
-                                   .rank = p->lora.rank,
-                                   .scale = p->lora.scale,
-                                   .ratio = p->lora.dora ? p->lora.ratios + pair->output_offset : NULL};
     QR_RETURN_IF_ERROR(backend->copy_in(backend, p->values + pair->a_offset, staging, (size_t)n * sizeof(float), err));
-    return backend->copy_in(backend, p->lora.table + pair->slot, &factor, sizeof factor, err);
+    QR_RETURN_IF_ERROR(put_factor(p, pair, p->values, p->lora.table, err));
+    return p->lora.has_reference ? put_factor(p, pair, p->lora.reference_values, p->lora.reference_table, err)
+                                 : QRUN_OK;
 }
 
 static qr_dora_norm_args norm_args(const qr_parameters *p, const qr_lora_pair *pair) {
@@ -368,12 +377,24 @@ qrun_status qr_lora_parameters_put_magnitudes(const qr_parameters *p, qr_workspa
     return status;
 }
 
+static qrun_status reserve_reference(qr_parameters *p, qr_error *err) {
+    qr_lora_layers *lora = &p->lora;
+    void *memory;
+    if (!lora->has_reference) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &memory, err));
+    lora->reference_values = memory;
+    QR_RETURN_IF_ERROR(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, lora->table_bytes, &memory, err));
+    lora->reference_table = memory;
+    return QRUN_OK;
+}
+
 qrun_status qr_lora_parameters_reserve(qr_parameters *p, qr_error *err) {
     qr_lora_layers *lora = &p->lora;
     void *memory;
     if (lora->n_pairs == 0) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, lora->table_bytes, &memory, err));
     lora->table = memory;
+    QR_RETURN_IF_ERROR(reserve_reference(p, err));
     if (!lora->dora) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, qr_lora_norms_bytes(p), &memory, err));
     lora->norms = memory;
@@ -397,4 +418,20 @@ qrun_status qr_lora_parameters_create(qr_parameters *p, uint64_t seed, qr_error 
 out:
     qr_free(staging);
     return status;
+}
+
+qrun_status qr_lora_parameters_keep_reference(const qr_parameters *p, qr_error *err) {
+    if (!p->lora.has_reference) { return QRUN_OK; }
+    return p->backend->copy_within(p->backend, p->lora.reference_values, p->values, qr_parameters_bytes(p), err);
+}
+
+qr_parameters qr_lora_parameters_of_reference(const qr_parameters *p) {
+    qr_parameters reference = *p;
+    if (p->lora.has_reference) {
+        reference.values = p->lora.reference_values;
+        reference.lora.table = p->lora.reference_table;
+    } else {
+        reference.lora = (qr_lora_layers){0};
+    }
+    return reference;
 }

@@ -9,9 +9,10 @@ typedef struct qr_lora_options {
     const char *expert_targets; /* "experts", or names of their parameters ("mlp.experts.down_proj"); NULL: none */
     int32_t rank;
     float alpha;
-    bool rslora;    /* scale α / √r instead of α / r */
-    bool dora;      /* outputs scaled by trained magnitudes over the norms of W + scale · B A */
-    double dropout; /* of the adapters' input while training; 0: none */
+    bool rslora;        /* scale α / √r instead of α / r */
+    bool dora;          /* outputs scaled by trained magnitudes over the norms of W + scale · B A */
+    double dropout;     /* of the adapters' input while training; 0: none */
+    bool has_reference; /* the values to begin with are kept (qr_lora_parameters_keep_reference) */
     uint64_t seed;
 } qr_lora_options;
 
@@ -37,6 +38,11 @@ qrun_status qr_lora_parameters_refresh_layer(qr_parameters *parameters, int64_t 
 
 /* DoRA on layers in shards: the magnitudes to begin with, which creation cannot know. All ranks call it. */
 qrun_status qr_lora_parameters_put_magnitudes(const qr_parameters *parameters, qr_workspace workspace, qr_error *err);
+
+/* Keeps the values as they are for the reference of a run, where it has one. */
+qrun_status qr_lora_parameters_keep_reference(const qr_parameters *parameters, qr_error *err);
+/* The parameters that answers are compared with: those values, or no adapter. Lent; for forward passes. */
+qr_parameters qr_lora_parameters_of_reference(const qr_parameters *parameters);
 
 /* The pair of a linear layer; NULL: not adapted. */
 const qr_lora_pair *qr_lora_pair_of(const qr_parameters *parameters, const qr_linear_layer *linear);

@@ -75,8 +75,7 @@ qr_layer_pass qr_pass_layer(qr_train_pass *pass) {
     buffers.recalled_normed = b->gate_work;
     buffers.by_head = b->by_head;
     buffers.kv_up = b->kv_up;
-    const qr_lora_layers none = {0};
-    const qr_lora_layers *lora = pass->is_reference ? &none : &pass->parameters->lora;
+    const qr_lora_layers *lora = &pass->parameters->lora;
     return (qr_layer_pass){
         .model = pass->model,
         .backend = pass->backend,
@@ -171,9 +170,7 @@ static qrun_status run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, 
 qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
     qr_timeline_layer(pass->backend, l);
     QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, buffers_only ? l - 1 : l + 1, err));
-    if (!pass->is_reference) {
-        QR_PASS_COMPUTE(pass, qr_lora_parameters_refresh_layer(pass->parameters, l, pass->workspace, err));
-    }
+    QR_PASS_COMPUTE(pass, qr_lora_parameters_refresh_layer(pass->parameters, l, pass->workspace, err));
     QR_PASS_COMPUTE(pass, run_layer(pass, l, buffers_only, err));
     return QRUN_OK;
 }
@@ -247,7 +244,7 @@ static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool 
                                     .slot = pass->b.slot,
                                     .position = pass->b.position};
     QR_RETURN_IF_ERROR(qr_layer_rope_tables(&blocks, &rope, err));
-    if (!pass->is_reference) { QR_RETURN_IF_ERROR(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err)); }
+    QR_RETURN_IF_ERROR(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err));
     return qr_pass_for_tiles(pass, NULL, embed, err);
 }
 
@@ -337,12 +334,18 @@ static qrun_status forward(qr_train_pass *pass, const qr_train_batch *batch, boo
     return QRUN_OK;
 }
 
+static qrun_status note_reference(qr_train_pass *pass, const qr_train_batch *batch, qr_error *err) {
+    QR_PASS_COMPUTE(pass, qr_pass_note_reference(pass, batch, err));
+    return QRUN_OK;
+}
+
 static qrun_status run_reference(qr_train_pass *pass, const qr_train_batch *batch, qr_error *err) {
     if (!qr_preference_has_reference(&pass->limits.preference)) { return QRUN_OK; }
-    pass->is_reference = true;
-    const qrun_status status = forward(pass, batch, false, err);
-    if (status == QRUN_OK) { QR_PASS_COMPUTE(pass, qr_pass_note_reference(pass, batch, err)); }
-    pass->is_reference = false;
+    qr_parameters *trained = pass->parameters, reference = qr_lora_parameters_of_reference(trained);
+    pass->parameters = &reference;
+    qrun_status status = forward(pass, batch, false, err);
+    if (status == QRUN_OK) { status = note_reference(pass, batch, err); }
+    pass->parameters = trained;
     return status;
 }
 

@@ -70,7 +70,6 @@ struct qr_train_pass {
     /* the batch that runs */
     int64_t n_tokens, n_sequences;
     int32_t longest;
-    bool is_reference;            /* without adapters */
     const qr_kept_layer *current; /* the layer whose blocks run */
     const atomic_bool *cancelled; /* lent; NULL: never */
     qr_train_layer_fn on_layer;   /* NULL: none */

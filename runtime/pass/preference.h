@@ -19,7 +19,8 @@ enum { QR_SUM_LOSS, QR_SUM_CHOSEN, QR_SUM_REJECTED, QR_SUM_RIGHT, QR_MOST_LOSS_S
 static inline bool qr_preference_has_pairs(const qr_preference *preference) {
     return preference->objective != QRUN_OBJECTIVE_SFT;
 }
-/* Whether answers are compared with those of a reference: the model without the adapter. */
+/* Whether answers are compared with those of a reference: the model without an adapter, or with the one that the run
+ * began from. */
 static inline bool qr_preference_has_reference(const qr_preference *preference) {
     return preference->objective == QRUN_OBJECTIVE_DPO;
 }

@@ -85,7 +85,8 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     const bool on_host = p->processor != NULL;
     const size_t held_bytes = qr_parameters_held_bytes(p) + qr_parameters_codes_bytes(p);
     plan->entries[QR_PLAN_ADAPTERS].bytes =
-        (int64_t)((on_host ? 0 : held_bytes) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.override_bytes);
+        (int64_t)((on_host ? 0 : held_bytes) + p->lora.table_bytes + qr_lora_norms_bytes(p) +
+                  qr_lora_reference_bytes(p) + p->whole.override_bytes);
     if (p->whole.full) { plan->entries[QR_PLAN_ADAPTERS].category = "master weights"; }
     plan->entries[QR_PLAN_GRADIENTS].bytes =
         (int64_t)(qr_parameters_gradient_bytes(p) + qr_gradient_sum_bytes(&gradients));

@@ -51,8 +51,8 @@ static qr_held_memory held_memory(const qrun_trainer *trainer) {
     qr_held_memory held = {0};
     if (p->values != NULL) {
         size_t *of_values = p->processor != NULL ? &held.host_bytes : &held.device_bytes;
-        held.device_bytes +=
-            qr_parameters_gradient_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.override_bytes;
+        held.device_bytes += qr_parameters_gradient_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) +
+                             qr_lora_reference_bytes(p) + p->whole.override_bytes;
         *of_values += qr_parameters_held_bytes(p) + qr_parameters_codes_bytes(p);
     }
     if (trainer->optimizer != NULL) {

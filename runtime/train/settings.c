@@ -153,13 +153,10 @@ static qrun_status check_combinations(const qrun_train_params *p, qr_error *err)
         {objective != QRUN_OBJECTIVE_SIMPO && p->preference.target_margin != 0,
          "`target_margin` needs `objective=simpo`"},
         {has_reference && p->weights.full,
-         "`objective=dpo` compares with the model without the adapter, and `full` trains none; `objective=orpo` and "
+         "`objective=dpo` compares with the model as it was, and `full` changes all of it; `objective=orpo` and "
          "`objective=simpo` compare with nothing"},
         {has_reference && p->lora.modules_to_save != NULL,
-         "`objective=dpo` compares with the model without the adapter, and `modules_to_save` would change that model"},
-        {has_reference && p->lora.adapter != NULL,
-         "`objective=dpo` compares with the model without an adapter, so it begins from a new one; merge this one into "
-         "the model first"},
+         "`objective=dpo` compares with the model as it was, and `modules_to_save` would change it"},
         {p->memory.offload_gradients && !p->weights.full,
          "`offload_gradients` is for `full`: the gradients of an adapter are small, and stay on the device"},
         {p->weights.full && of_adapters, "`full` trains every weight, so options of adapters do not go with it"},
@@ -235,6 +232,7 @@ static qr_train_settings numbers_of(const qrun_model *model, const qrun_train_pa
                  .rslora = params->lora.rslora,
                  .dora = params->lora.dora,
                  .dropout = params->lora.lora_dropout,
+                 .has_reference = params->preference.objective == QRUN_OBJECTIVE_DPO && params->lora.adapter != NULL,
                  .seed = params->batches.seed},
         .whole = {.full = params->weights.full,
                   .random = params->weights.init_random,

@@ -85,6 +85,7 @@ qrun_status qr_trainer_make_parameters(qrun_trainer *trainer, qr_error *err) {
         if (trainer->settings.adapter != NULL) {
             QR_RETURN_IF_ERROR(qr_initial_adapter_load(trainer->settings.adapter, &trainer->parameters, err));
         }
+        QR_RETURN_IF_ERROR(qr_lora_parameters_keep_reference(&trainer->parameters, err));
     }
     return QRUN_OK;
 }

@@ -13,8 +13,8 @@ number() { sed -n "s/.*\"$1\":\([-0-9.e]*\)[,}].*/\1/p" "$2"; }
 # ---- What is refused ----
 
 for wrong in "--beta is of pairs of answers|--beta 0.1" "needs --objective simpo|--objective dpo --target-margin 1" \
-    "compares with the model without the adapter|--objective dpo --full" \
-    "would change that model|--objective dpo --modules-to-save lm_head" "merge this one|--objective dpo --adapter x" \
+    "compares with the model as it was, and --full changes|--objective dpo --full" \
+    "--modules-to-save would change it|--objective dpo --modules-to-save lm_head" \
     "did you mean 'dpo'|--objective dop"; do
     # shellcheck disable=SC2086 # words of the list
     run finetune --model "$model" --data x --out y ${wrong#*|}
@@ -93,9 +93,31 @@ more="--model $model --data $pairs --objective dpo --seq-len 200 --rank 4 --lear
     expect_err "objective"
 }
 
+# ---- From an adapter, which is then the reference ----
+
+finetune --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --dora --max-steps 6 --quiet --out "$work/taught"
+expect_code 0
+# shellcheck disable=SC2086 # words of options
+{
+    from="--model $model --data $pairs --objective dpo --adapter $work/taught --seq-len 200 --learning-rate 2e-3 --seed 3
+        --grad-accum 5 --max-steps 4"
+    run finetune $from --out "$work/from"
+    expect_code 0
+    expect_true "DPO begins at log 2" test "$(number loss "$work/from/metrics.jsonl" | head -1 | cut -c1-5)" = 0.693
+    run_ranks 2 $from --zero 3 --quiet --out "$work/from-shards"
+    expect_same "$work/from" "$work/from-shards"
+    run finetune $from --checkpointing full --tile-rows 64 --threads 1 --out "$work/from-tiles"
+    expect_same "$work/from" "$work/from-tiles"
+    # A run that resumes is compared with the adapter that it began from, not with the one of its checkpoint.
+    run finetune $from --max-steps 2 --quiet --out "$work/from-parts"
+    expect_code 0
+    run finetune $from --quiet --out "$work/from-parts"
+    expect_same "$work/from" "$work/from-parts"
+}
+
 # ---- The memory ----
 
-for options in "" "--checkpointing full" "--objective simpo --full --quant none"; do
+for options in "" "--checkpointing full" "--objective simpo --full --quant none" "--adapter $work/taught"; do
     # shellcheck disable=SC2086
     finetune --data "$pairs" --objective dpo --max-steps 2 --out "$work/memory" --restart $options
     expect_code 0

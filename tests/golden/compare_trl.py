@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Trains the shipped model on pairs of answers by qrun and by TRL's own DPOTrainer, and compares step by step.
 
-    PATH=build/release/cli:$PATH python3 tests/golden/compare_trl.py [--steps N]
+    PATH=build/release/cli:$PATH python3 tests/golden/compare_trl.py [--steps N] [--from-adapter]
 
 Needs torch, transformers, peft, trl and datasets. Not part of the test suite, whose goldens have TRL's formulas: this
 also compares how texts become tokens, what a step's mean is over, and the rewards. Every step takes all pairs, so that
 their order does not matter. Both begin from the same factors: those that a run of qrun with the same seed leaves where
-its learning rate is as good as zero.
+its learning rate is as good as zero. With --from-adapter it is an adapter that has learned from the chosen answers, and
+what answers are compared with is that one.
 """
 import argparse
 import json
@@ -56,15 +57,18 @@ def train_by_trl(adapter, out, n_steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--from-adapter", action="store_true", help="begin from one that has been trained")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         chosen = folder / "chosen.jsonl"
         chosen.write_text("".join(json.dumps({"messages": pair["prompt"] + pair["chosen"]}) + "\n" for pair in
                                   map(json.loads, PAIRS.read_text().splitlines())))
-        train_by_qrun(chosen, folder / "initial", "--max-steps", "1", "--learning-rate", "1e-12")
+        trained, rate = ("8", "5e-3") if options.from_adapter else ("1", "1e-12")
+        train_by_qrun(chosen, folder / "initial", "--max-steps", trained, "--learning-rate", rate)
+        begins = ["--adapter", str(folder / "initial")] if options.from_adapter else []
         ours = train_by_qrun(PAIRS, folder / "qrun", "--objective", "dpo", "--beta", str(BETA), "--learning-rate",
-                             str(RATE), "--max-steps", str(options.steps))
+                             str(RATE), "--max-steps", str(options.steps), *begins)
         theirs = train_by_trl(folder / "initial", folder / "trl", options.steps)
     largest = 0.0
     for own, other in zip(ours, theirs, strict=True):

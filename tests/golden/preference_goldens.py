@@ -22,6 +22,7 @@ class Preference:
     beta: float
     target_margin: float = 0.0
     kept: tuple = ()        # parts of the names of the tensors to store; () stores all
+    from_adapter: bool = False  # the reference has an adapter too: the same, with half of each value
 
 
 PREFERENCES = [
@@ -29,6 +30,8 @@ PREFERENCES = [
     Preference("llama-orpo", "llama", "llama", "orpo", "the same", 0.2),
     Preference("llama-simpo", "llama", "llama", "simpo", "the same", 2.0, 1.0),
     Preference("llama-dora-dpo", "llama", "llama-dora", "dpo", "a reference without magnitudes", 0.3),
+    Preference("llama-dpo-from-adapter", "llama", "llama", "dpo", "a reference that has an adapter", 0.1, from_adapter=True),
+    Preference("llama-dora-dpo-from-adapter", "llama", "llama-dora", "dpo", "the same of DoRA", 0.3, from_adapter=True),
     Preference("gemma3-dpo", "gemma3", "gemma3", "dpo", "windows", 0.1),
     Preference("qwen3-moe-experts-dpo", "qwen3-moe", "qwen3-moe-experts", "dpo", "adapters on experts", 0.1),
     Preference("llama-full-simpo", "llama", None, "simpo", "every weight; those of norms and of the first layer's attention "
@@ -36,11 +39,32 @@ PREFERENCES = [
 ]
 
 
+def add_reference(model):
+    """An adapter "ref" with half of each value of the one that is trained."""
+    model.add_adapter("ref", model.peft_config["default"])
+    values = dict(model.named_parameters())
+    for name, value in values.items():
+        if ".default" in name:
+            values[name.replace(".default", ".ref")].data = value.detach() * 0.5
+    model.set_adapter("default")
+
+
+@contextlib.contextmanager
+def as_reference(model):
+    """The model with that adapter or, where there is none, without any."""
+    if "ref" not in model.peft_config:
+        with model.disable_adapter():
+            yield
+        return
+    model.set_adapter("ref")
+    yield
+    model.set_adapter("default")
+
+
 def answer(model, example, reference=False):
-    """Sum of log p over the targets, and their number; by the model without its adapter for a reference."""
+    """Sum of log p over the targets, and their number; by the reference, or by the model."""
     ids, labels = torch.tensor([example["ids"]]), torch.tensor(example["labels"])
-    off = model.disable_adapter() if reference else contextlib.nullcontext()
-    with off, torch.set_grad_enabled(not reference):
+    with as_reference(model) if reference else contextlib.nullcontext(), torch.set_grad_enabled(not reference):
         logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
     logits = logits if logits.dtype == torch.float64 else logits.float()
     nll = torch.nn.functional.cross_entropy(logits, labels[1:], ignore_index=cases.IGNORED, reduction="sum")
@@ -71,6 +95,8 @@ def _run(root, case, run):
         model = cases.full_model(root, case.base, run)
     else:
         model = cases.adapted_model(root, case.base, case.adapter, run)
+    if case.from_adapter:
+        add_reference(model)
     examples = cases.micro_batch("pairs")
     losses, rewards = [], []
     for chosen, rejected in zip(examples[::2], examples[1::2]):

@@ -136,7 +136,7 @@ static void check_against_peft(qrun_dtype dtype) {
         training_fixture_close(&f);
         n_checked++;
     }
-    CHECK_INT(n_checked, 7);
+    CHECK_INT(n_checked, 9);
 }
 
 static void test_gradients_equal_peft(void) { check_against_peft(QRUN_DTYPE_F32); }
@@ -159,7 +159,7 @@ static float *run_with(const char *name, const training_options *options, const 
 static void test_how_it_is_computed_changes_nothing(void) {
     static training_batch batch;
     training_batch_read(entry_named(golden_index, "batches", "pairs"), 0, -1, &batch);
-    static const char *const names[] = {"llama-dpo", "llama-dora-dpo", "llama-orpo"};
+    static const char *const names[] = {"llama-dpo", "llama-dora-dpo", "llama-orpo", "llama-dora-dpo-from-adapter"};
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
         const qr_json *entry = entry_named(golden_index, "preferences", names[i]);
         const training_options plain = options_for(entry, &batch, QRUN_DTYPE_F32);

@@ -85,9 +85,22 @@ void training_name_in_memory(char *name, size_t name_bytes) {
     snprintf(name, name_bytes, is_inside ? "model.language_model.%s" : "%s", is_inside ? rest + 6 : rest);
 }
 
+/* The reference of preferences: half of each value. */
+static qrun_status put_reference(const qr_parameters *p, qr_error *err) {
+    float *values = malloc((size_t)p->n_floats * sizeof *values);
+    if (values == NULL) { return qr_fail_memory(err, "a reference", 0); }
+    qrun_status status = p->backend->copy_out(p->backend, values, p->values, qr_parameters_bytes(p), err);
+    for (int64_t i = 0; i < p->n_floats; i++) { values[i] *= 0.5F; }
+    if (status == QRUN_OK) {
+        status = p->backend->copy_in(p->backend, p->lora.reference_values, values, qr_parameters_bytes(p), err);
+    }
+    free(values);
+    return status;
+}
+
 /* Parameters of the shape of a PEFT folder, with its values in them, and modules trained whole. */
-static qrun_status open_adapter(qrun_model *model, const char *folder, const char *modules, qr_parameters *p,
-                                qr_error *err) {
+static qrun_status open_adapter(qrun_model *model, const char *folder, const char *modules, bool has_reference,
+                                qr_parameters *p, qr_error *err) {
     const qr_whole_options whole = {.modules = modules};
     qr_adapter *adapter = NULL;
     qrun_status status = QRUN_OK;
@@ -105,7 +118,8 @@ static qrun_status open_adapter(qrun_model *model, const char *folder, const cha
                                      .expert_targets = experts[0] != '\0' ? experts : NULL,
                                      .rank = (int32_t)adapter->modules[0].rank,
                                      .alpha = (float)(adapter->modules[0].scale * (double)adapter->modules[0].rank),
-                                     .dora = adapter->config.use_dora};
+                                     .dora = adapter->config.use_dora,
+                                     .has_reference = has_reference};
     QR_TRY(qr_lora_parameters_describe(p, &options, err));
     QR_TRY(qr_parameters_create(p, err));
     QR_TRY(qr_whole_parameters_create(p, &whole, err));
@@ -129,6 +143,7 @@ static qrun_status open_adapter(qrun_model *model, const char *folder, const cha
         QR_TRY(put(p, pair->b_offset, module->b, p->lora.rank * pair->out, err));
         if (p->lora.dora) { QR_TRY(put(p, pair->magnitude_offset, module->magnitude, pair->out, err)); }
     }
+    if (has_reference) { QR_TRY(put_reference(p, err)); }
 out:
     qr_adapter_close(adapter);
     return status;
@@ -178,8 +193,9 @@ bool training_fixture_open(qrun_context *context, const qr_json *entry, const tr
     snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "adapter_folder"));
     if (status == QRUN_OK) {
         const char *modules = strstr(text_of(entry, "name"), "-head") != NULL ? "lm_head" : NULL;
+        const bool has_reference = strstr(text_of(entry, "name"), "-from-adapter") != NULL;
         status = training_is_full(entry) ? open_full(f->model, &f->parameters, &err)
-                                         : open_adapter(f->model, path, modules, &f->parameters, &err);
+                                         : open_adapter(f->model, path, modules, has_reference, &f->parameters, &err);
     }
     f->parameters.lora.dropout = options->dropout;
     qr_train_limits limits = {

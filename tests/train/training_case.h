@@ -49,7 +49,8 @@ bool training_is_full(const qr_json *entry);
 /* The name that transformers and PEFT have in memory for a tensor of a folder of old models with images. */
 void training_name_in_memory(char *name, size_t name_bytes);
 
-/* Of an entry of the index. One named "…-head" trains lm_head too. False after a failed check. */
+/* Of an entry of the index. One named "…-head" trains lm_head too; "…-from-adapter" has a reference of half its values.
+ * False after a failed check. */
 bool training_fixture_open(qrun_context *context, const qr_json *entry, const training_options *options,
                            training_fixture *fixture);
 void training_fixture_close(training_fixture *fixture); /* fine for a zeroed one */
