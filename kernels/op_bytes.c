@@ -189,11 +189,21 @@ static op_size of_forward(qr_op op, const void *args) {
             ARGS(activation);
             return rows_of(a->n_rows, a->dim, F32_BYTES + BYTES(a->dst_dtype));
         }
+        case QR_OP_xielu: {
+            ARGS(xielu);
+            return rows_of(a->n_rows, a->dim, F32_BYTES + BYTES(a->dst_dtype));
+        }
         case QR_OP_gate: {
             ARGS(gate);
             return rows_of(a->n_rows, a->dim, 2 * F32_BYTES + BYTES(a->dst_dtype));
         }
         case QR_OP_add: return rows_of(1, ((const qr_add_args *)args)->n, F32_BYTES + READ_WRITE);
+        case QR_OP_scale_columns: {
+            ARGS(scale_columns);
+            int64_t dim = 0;
+            for (int p = 0; p < QR_MAX_SCALED_PARTS; p++) { dim += a->parts[p].n; }
+            return rows_of(a->n_rows, dim, READ_WRITE);
+        }
         case QR_OP_softcap: return rows_of(1, ((const qr_softcap_args *)args)->n, READ_WRITE);
         case QR_OP_nll:
             return rows_of(((const qr_nll_args *)args)->n_rows, ((const qr_nll_args *)args)->vocab, F32_BYTES);
@@ -303,6 +313,10 @@ static op_size of_row_gradient(qr_op op, const void *args) {
         case QR_OP_activation_backward: {
             ARGS(activation_backward);
             return rows_of(a->n_rows, a->dim, 3 * F32_BYTES);
+        }
+        case QR_OP_xielu_backward: {
+            ARGS(xielu_backward);
+            return rows_of(a->forward.n_rows, a->forward.dim, 3 * F32_BYTES);
         }
         case QR_OP_gate_backward: {
             ARGS(gate_backward);

@@ -368,11 +368,25 @@ static bool check_clamped_gate(const check *c, const qr_clamped_gate_args *a) {
     return check_act_dtype(c, "dst", a->dst_dtype) && check_view(c, "g and u", a->n_rows, a->dim, a->stride);
 }
 
+static bool check_xielu(const check *c, const qr_xielu_args *a) {
+    return check_act_dtype(c, "dst", a->dst_dtype) && check_view(c, "x", a->n_rows, a->dim, a->x_stride);
+}
+
 static bool check_add(const check *c, const qr_add_args *a) { return check_view(c, "x", 1, a->n, a->n); }
 
 static bool check_scale(const check *c, const qr_scale_args *a) {
     REQUIRE(isfinite(a->factor), "the factor is %g; it must be finite", (double)a->factor);
     return check_view(c, "x", 1, a->n, a->n);
+}
+
+static bool check_scale_columns(const check *c, const qr_scale_columns_args *a) {
+    int64_t dim = 0;
+    for (int p = 0; p < QR_MAX_SCALED_PARTS; p++) {
+        REQUIRE(a->parts[p].n >= 0, "part %d has %" PRId64 " columns", p, a->parts[p].n);
+        REQUIRE(isfinite(a->parts[p].factor), "factor %d is %g; it must be finite", p, (double)a->parts[p].factor);
+        dim += a->parts[p].n;
+    }
+    return check_view(c, "x", a->n_rows, dim, a->x_stride);
 }
 
 static bool check_softcap(const check *c, const qr_softcap_args *a) {
@@ -479,6 +493,12 @@ static bool check_gate_backward(const check *c, const qr_gate_backward_args *a) 
 static bool check_clamped_gate_backward(const check *c, const qr_clamped_gate_backward_args *a) {
     return check_clamped_gate(c, &a->forward) &&
            check_view(c, "dg and du", a->forward.n_rows, a->forward.dim, a->dgu_stride);
+}
+
+static bool check_xielu_backward(const check *c, const qr_xielu_backward_args *a) {
+    return check_view(c, "x", a->forward.n_rows, a->forward.dim, a->forward.x_stride) &&
+           check_view(c, "dy", a->forward.n_rows, a->forward.dim, a->dy_stride) &&
+           check_view(c, "dx", a->forward.n_rows, a->forward.dim, a->dx_stride);
 }
 
 static bool check_cross_entropy(const check *c, const qr_cross_entropy_args *a) {

@@ -54,8 +54,10 @@
     X(activation)         \
     X(gate)               \
     X(clamped_gate)       \
+    X(xielu)              \
     X(add)                \
     X(scale)              \
+    X(scale_columns)      \
     X(softcap)            \
     X(nll)                \
     X(sample)
@@ -85,6 +87,7 @@
     X(activation_backward)       \
     X(gate_backward)             \
     X(clamped_gate_backward)     \
+    X(xielu_backward)            \
     X(cross_entropy)             \
     X(embedding_backward)        \
     X(scatter_rows)              \
@@ -478,6 +481,17 @@ typedef struct qr_clamped_gate_args {
     float alpha, limit; /* positive */
 } qr_clamped_gate_args;
 
+/* xielu: the activation of Apertus (Huang, "Deriving Activation Functions Using Integration", 2024). With
+ * p = softplus(alpha_p[0]), n = beta[0] + softplus(alpha_n[0]):
+ *     dst = p · x² + beta[0] · x where x > 0, else n · (e^min(x, eps[0]) − 1 − x) + beta[0] · x. */
+typedef struct qr_xielu_args {
+    const float *x;                              /* [n_rows, dim], rows x_stride apart */
+    const float *alpha_p, *alpha_n, *beta, *eps; /* [1]; eps is negative, and next to 0 */
+    void *dst;                                   /* act, [n_rows, dim] contiguous */
+    qr_dtype dst_dtype;
+    int64_t n_rows, dim, x_stride;
+} qr_xielu_args;
+
 /* add: x += y, elementwise over n elements. */
 typedef struct qr_add_args {
     float *x;
@@ -492,6 +506,19 @@ typedef struct qr_scale_args {
     float factor;
     const float *by; /* [1] or NULL */
 } qr_scale_args;
+
+/* scale_columns: x[i, j] = factor · x[i, j], in place, with the factor of the part that column j is of. Parts are one
+ * after the other from column 0 on; what follows the last one stays. */
+enum { QR_MAX_SCALED_PARTS = 5 };
+typedef struct qr_scaled_part {
+    int64_t n; /* columns */
+    float factor;
+} qr_scaled_part;
+typedef struct qr_scale_columns_args {
+    float *x; /* rows x_stride apart */
+    int64_t n_rows, x_stride;
+    qr_scaled_part parts[QR_MAX_SCALED_PARTS]; /* of n 0 where there are fewer */
+} qr_scale_columns_args;
 
 /* softcap: x = cap · tanh(x / cap), in place over n elements. */
 typedef struct qr_softcap_args {

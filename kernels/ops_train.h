@@ -212,6 +212,15 @@ typedef struct qr_gate_backward_args {
     int64_t n_rows, dim, g_stride, u_stride, dg_stride, du_stride;
 } qr_gate_backward_args;
 
+/* xielu_backward: dx = dy · xielu'(x), which may be x or dy where the strides agree; and of the learned alphas the sums
+ * over all elements, added to what is there, row after row. Between eps and 0 e^… is constant. */
+typedef struct qr_xielu_backward_args {
+    qr_xielu_args forward;      /* dst is not read */
+    const float *dy;            /* [n_rows, dim], rows dy_stride apart */
+    float *dx;                  /* [n_rows, dim], rows dx_stride apart */
+    float *dalpha_p, *dalpha_n; /* [1]; NULL: not wanted */
+    int64_t dy_stride, dx_stride;
+} qr_xielu_backward_args;
 /* clamped_gate_backward: dg and du; 0 where g or u is beyond its limit. dg may be g, and du u, when the strides agree.
  */
 typedef struct qr_clamped_gate_backward_args {

@@ -1,7 +1,8 @@
-/* activation, gate, add, scale, softcap. */
+/* activation, gate, xielu, add, scale, scale_columns, softcap. */
 #include "kernels/cpu/simd/vec_math.h"
 #include "kernels/cpu/simd/vec_slopes.h"
 #include "kernels/cpu/vector_ops.h"
+#include "kernels/cpu/xielu.h"
 
 /* A transcendental function costs as much as several elements moved. */
 enum { FUNCTION_COST = 4 };
@@ -45,6 +46,22 @@ static void clamped_gate_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
+static void xielu_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_xielu_args *a = args;
+    const qr_xielu_factors f = qr_xielu_factors_of(a);
+    for (int64_t i = begin; i < end; i++) {
+        const float *x = a->x + i * a->x_stride;
+        for (int64_t j = 0; j < a->dim; j += QR_VEC) {
+            const qr_vec at = qr_vec_load_n(x + j, a->dim - j);
+            const qr_vec above = qr_vec_mul(qr_vec_mul(qr_vec_set1(f.p), at), at);
+            const qr_vec below = qr_vec_mul(qr_vec_set1(f.n), qr_xielu_below(&f, at));
+            const qr_vec curve = qr_vec_select_less(qr_vec_zero(), at, above, below);
+            qr_vec_store_act_n(a->dst, a->dst_dtype, i * a->dim + j, qr_vec_fma(qr_vec_set1(f.beta), at, curve),
+                               a->dim - j);
+        }
+    }
+}
+
 static void add_range(const void *args, int64_t begin, int64_t end) {
     const qr_add_args *a = args;
     for (int64_t i = begin; i < end; i += QR_VEC) {
@@ -61,6 +78,21 @@ static void scale_range(const void *args, int64_t begin, int64_t end) {
     }
 }
 
+static void scale_columns_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_scale_columns_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        float *x = a->x + i * a->x_stride;
+        for (int p = 0; p < QR_MAX_SCALED_PARTS; p++) {
+            const int64_t n = a->parts[p].n;
+            const qr_vec factor = qr_vec_set1(a->parts[p].factor);
+            for (int64_t j = 0; j < n; j += QR_VEC) {
+                qr_vec_store_n(x + j, qr_vec_mul(qr_vec_load_n(x + j, n - j), factor), n - j);
+            }
+            x += n;
+        }
+    }
+}
+
 static void softcap_range(const void *args, int64_t begin, int64_t end) {
     const qr_softcap_args *a = args;
     for (int64_t i = begin; i < end; i += QR_VEC) {
@@ -71,6 +103,8 @@ static void softcap_range(const void *args, int64_t begin, int64_t end) {
 QR_CPU_RANGE_OP(activation, args->n_rows, FUNCTION_COST * args->dim, activation_rows)
 QR_CPU_RANGE_OP(gate, args->n_rows, FUNCTION_COST * args->dim, gate_rows)
 QR_CPU_RANGE_OP(clamped_gate, args->n_rows, FUNCTION_COST * args->dim, clamped_gate_rows)
+QR_CPU_RANGE_OP(xielu, args->n_rows, FUNCTION_COST * args->dim, xielu_rows)
 QR_CPU_RANGE_OP(add, args->n, 1, add_range)
 QR_CPU_RANGE_OP(scale, args->n, 1, scale_range)
+QR_CPU_RANGE_OP(scale_columns, args->n_rows, args->x_stride, scale_columns_rows)
 QR_CPU_RANGE_OP(softcap, args->n, FUNCTION_COST, softcap_range)

@@ -34,8 +34,10 @@
     PLAIN(activation)                     \
     PLAIN(gate)                           \
     PLAIN(clamped_gate)                   \
+    PLAIN(xielu)                          \
     PLAIN(add)                            \
     PLAIN(scale)                          \
+    PLAIN(scale_columns)                  \
     PLAIN(softcap)                        \
     PLAIN(nll)                            \
     PLAIN(route_backward)                 \
@@ -54,6 +56,7 @@
     PLAIN(activation_backward)            \
     PLAIN(gate_backward)                  \
     PLAIN(clamped_gate_backward)          \
+    SCRATCH(xielu_backward)               \
     PLAIN(cross_entropy)                  \
     PLAIN(embedding_backward)             \
     PLAIN(scatter_rows)                   \

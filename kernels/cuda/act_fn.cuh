@@ -44,6 +44,12 @@ QR_DEVICE float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 QR_DEVICE float at_most(float x, float limit) { return x > limit ? limit : x; }
 QR_DEVICE float held_to(float x, float limit) { return x < -limit ? -limit : at_most(x, limit); }
 
+/* xielu's p and n, and e^min(x, eps) − 1 − x for x ≤ 0; NaN stays NaN. */
+QR_DEVICE float softplus_of(float x) { return fmaxf(x, 0.0F) + log1pf(expf(-fabsf(x))); }
+QR_DEVICE float xielu_above(const qr_xielu_args &a) { return softplus_of(a.alpha_p[0]); }
+QR_DEVICE float xielu_below(const qr_xielu_args &a) { return a.beta[0] + softplus_of(a.alpha_n[0]); }
+QR_DEVICE float xielu_curve(float x, float eps) { return expm1f(at_most(x, eps)) - x; }
+
 QR_DEVICE float softcap_value(float x, float cap) { return cap * tanhf(x / cap); }
 
 #endif

@@ -1,5 +1,5 @@
-/* rope_backward, activation_backward, gate_backward, embedding_backward, scatter_rows, dropout, round_act and
- * store_weight. */
+/* rope_backward, activation_backward, gate_backward, xielu_backward, embedding_backward, scatter_rows, dropout,
+ * round_act and store_weight. */
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -48,6 +48,28 @@ void qr_ref_activation_backward(const qr_activation_backward_args *args, void *w
             args->dx[i * args->dx_stride + j] = (float)((double)args->dy[i * args->dy_stride + j] * slope);
         }
     }
+}
+
+void qr_ref_xielu_backward(const qr_xielu_backward_args *args, void *workspace) {
+    (void)workspace;
+    const qr_xielu_args *f = &args->forward;
+    const double beta = (double)f->beta[0], eps = (double)f->eps[0];
+    const double p = qr_ref_softplus((double)f->alpha_p[0]), n = beta + qr_ref_softplus((double)f->alpha_n[0]);
+    double dp = 0.0, dn = 0.0;
+    for (int64_t i = 0; i < f->n_rows; i++) {
+        for (int64_t j = 0; j < f->dim; j++) {
+            const double x = (double)f->x[i * f->x_stride + j], dy = (double)args->dy[i * args->dy_stride + j];
+            const double slope = x > 0.0 ? 2.0 * p * x : n * (x < eps ? expm1(x) : x - x - 1.0);
+            if (x > 0.0) {
+                dp += dy * x * x;
+            } else {
+                dn += dy * (expm1(qr_ref_at_most(x, eps)) - x);
+            }
+            args->dx[i * args->dx_stride + j] = (float)(dy * (slope + beta));
+        }
+    }
+    if (args->dalpha_p != NULL) { args->dalpha_p[0] += (float)(dp / (1.0 + exp(-(double)f->alpha_p[0]))); }
+    if (args->dalpha_n != NULL) { args->dalpha_n[0] += (float)(dn / (1.0 + exp(-(double)f->alpha_n[0]))); }
 }
 
 void qr_ref_gate_backward(const qr_gate_backward_args *args, void *workspace) {

@@ -1,4 +1,4 @@
-/* activation, gate, add, scale, softcap and nll. */
+/* activation, gate, xielu, add, scale, scale_columns, softcap and nll. */
 #include <assert.h>
 #include <math.h>
 
@@ -51,6 +51,19 @@ void qr_ref_clamped_gate(const qr_clamped_gate_args *args, void *workspace) {
     }
 }
 
+void qr_ref_xielu(const qr_xielu_args *args, void *workspace) {
+    (void)workspace;
+    const double beta = (double)args->beta[0], eps = (double)args->eps[0];
+    const double p = qr_ref_softplus((double)args->alpha_p[0]), n = beta + qr_ref_softplus((double)args->alpha_n[0]);
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        for (int64_t j = 0; j < args->dim; j++) {
+            const double x = (double)args->x[i * args->x_stride + j];
+            const double curve = x > 0.0 ? p * x * x : n * (expm1(qr_ref_at_most(x, eps)) - x);
+            qr_ref_store(args->dst, args->dst_dtype, i * args->dim + j, curve + beta * x);
+        }
+    }
+}
+
 void qr_ref_add(const qr_add_args *args, void *workspace) {
     (void)workspace;
     for (int64_t i = 0; i < args->n; i++) { args->x[i] += args->y[i]; }
@@ -60,6 +73,16 @@ void qr_ref_scale(const qr_scale_args *args, void *workspace) {
     (void)workspace;
     const float factor = args->by != NULL ? args->factor * args->by[0] : args->factor;
     for (int64_t i = 0; i < args->n; i++) { args->x[i] *= factor; }
+}
+
+void qr_ref_scale_columns(const qr_scale_columns_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        float *x = args->x + i * args->x_stride;
+        for (int p = 0; p < QR_MAX_SCALED_PARTS; p++) {
+            for (int64_t j = 0; j < args->parts[p].n; j++) { *x++ *= args->parts[p].factor; }
+        }
+    }
 }
 
 void qr_ref_softcap(const qr_softcap_args *args, void *workspace) {

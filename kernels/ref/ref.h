@@ -6,6 +6,8 @@
 #ifndef QR_KERNELS_REF_REF_H
 #define QR_KERNELS_REF_REF_H
 
+#include <math.h>
+
 #include "base/dtype.h"
 #include "kernels/host_memory.h"
 
@@ -42,6 +44,7 @@ float qr_ref_round(float value, qr_dtype dtype);
 double qr_ref_act_fn(qr_act_fn fn, double x);
 double qr_ref_act_derivative(qr_act_fn fn, double x);
 double qr_ref_softcap_value(double x, double cap);
+static inline double qr_ref_softplus(double x) { return x > 0.0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
 static inline double qr_ref_at_most(double x, double limit) { return x > limit ? limit : x; } /* NaN stays */
 
 /* void qr_ref_<op>(args, workspace); the arguments have passed qr_check_<op>. */

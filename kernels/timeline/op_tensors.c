@@ -83,8 +83,10 @@ TENSORS(state_space, READS(a->xbc, a->dt, a->a_log, a->dt_bias, a->skip); SEQUEN
 TENSORS(activation, READS(a->x); WRITES(a->dst))
 TENSORS(gate, READS(a->g, a->u); WRITES(a->dst))
 TENSORS(clamped_gate, READS(a->g, a->u); WRITES(a->dst))
+TENSORS(xielu, READS(a->x, a->alpha_p, a->alpha_n, a->beta, a->eps); WRITES(a->dst))
 TENSORS(add, READS(a->x, a->y))
 TENSORS(scale, READS(a->x, a->by))
+TENSORS(scale_columns, READS(a->x))
 TENSORS(softcap, READS(a->x))
 TENSORS(nll, READS(a->logits, a->target); WRITES(a->dst))
 TENSORS(sample, READS(a->logits, a->samples); WRITES(a->dst))
@@ -127,6 +129,8 @@ TENSORS(state_space_backward, READS(a->forward.xbc, a->forward.dt, a->forward.a_
         SEQUENCES(a->forward.sequences); WRITES(a->dxbc, a->ddt))
 TENSORS(activation_backward, READS(a->x, a->dy); WRITES(a->dx))
 TENSORS(gate_backward, READS(a->g, a->u, a->dy); WRITES(a->dg, a->du))
+TENSORS(xielu_backward, READS(a->forward.x, a->forward.alpha_p, a->forward.alpha_n, a->forward.beta, a->forward.eps);
+        READS(a->dy, a->dalpha_p, a->dalpha_n); WRITES(a->dx))
 TENSORS(clamped_gate_backward, READS(a->forward.g, a->forward.u, a->dy); WRITES(a->dg, a->du))
 
 /* ---- The loss, and what is around ------------------------------------------------------------------------------- */

@@ -679,6 +679,41 @@ static void test_clamped_gate(void) {
     check_gradient(&f, "clamped_gate, u", u, N_ACTS, du);
 }
 
+static float alpha_p[1], alpha_n[1], dalpha_p[1], dalpha_n[1];
+static const float xielu_beta[1] = {0.5F}, xielu_eps[1] = {-1e-6F};
+static const qr_xielu_args xielu = {.x = x,
+                                    .alpha_p = alpha_p,
+                                    .alpha_n = alpha_n,
+                                    .beta = xielu_beta,
+                                    .eps = xielu_eps,
+                                    .dst = y,
+                                    .dst_dtype = QR_DTYPE_F32,
+                                    .n_rows = N_ROWS,
+                                    .dim = ACT_DIM,
+                                    .x_stride = ACT_DIM};
+
+static void forward_xielu(void) { RUN(xielu, xielu); }
+
+/* Next to 0 the function is not smooth: values are moved away from it. */
+static void test_xielu(void) {
+    const function f = {forward_xielu, y, dy, N_ACTS};
+    begin_case(8);
+    alpha_p[0] = 0.4F;
+    alpha_n[0] = -0.7F;
+    dalpha_p[0] = dalpha_n[0] = 0.0F;
+    for (int64_t i = 0; i < N_ACTS; i++) { x[i] += fabsf(x[i]) < 0.1F ? 0.25F : 0.0F; }
+    RUN(xielu_backward, {.forward = xielu,
+                         .dy = dy,
+                         .dx = dx,
+                         .dalpha_p = dalpha_p,
+                         .dalpha_n = dalpha_n,
+                         .dy_stride = ACT_DIM,
+                         .dx_stride = ACT_DIM});
+    check_gradient(&f, "xielu, x", x, N_ACTS, dx);
+    check_gradient(&f, "xielu, alpha_p", alpha_p, 1, dalpha_p);
+    check_gradient(&f, "xielu, alpha_n", alpha_n, 1, dalpha_n);
+}
+
 /* --- cross_entropy: the op gives its own gradient; dy is dloss for every row --- */
 
 enum { VOCAB = 13 };
@@ -1009,6 +1044,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_lse_by_hand);
     CHECK_RUN(test_activations);
     CHECK_RUN(test_clamped_gate);
+    CHECK_RUN(test_xielu);
     CHECK_RUN(test_cross_entropy);
     CHECK_RUN(test_embedding);
     CHECK_RUN(test_scatter_is_the_gradient_of_gather);

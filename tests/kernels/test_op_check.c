@@ -130,6 +130,12 @@ static void test_the_others(void) {
             {.dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 3, .g_stride = 3, .u_stride = 2});
     REFUSED(add, "row is 0", {.n = 0});
     REFUSED(softcap, "cap is 0", {.n = 1});
+    REFUSED(scale_columns, "part 1 has -2 columns", {.n_rows = 1, .x_stride = 4, .parts = {{1, 1.0F}, {-2, 1.0F}}});
+    REFUSED(scale_columns, "factor 0 is nan", {.n_rows = 1, .x_stride = 4, .parts = {{1, NAN}}});
+    REFUSED(scale_columns, "x has a row stride of 4", {.n_rows = 1, .x_stride = 4, .parts = {{3, 1.0F}, {2, 1.0F}}});
+    REFUSED(xielu, "x has a row stride of 2", {.dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 3, .x_stride = 2});
+    REFUSED(xielu_backward, "dx has a row stride of 2",
+            {.forward = {.n_rows = 1, .dim = 3, .x_stride = 3}, .dy_stride = 3, .dx_stride = 2});
     REFUSED(nll, "vocabulary", {.n_rows = 1, .vocab = (int64_t)1 << 40});
     REFUSED(sample, "vocabulary", {.n_samples = 1, .vocab = (int64_t)1 << 40});
     REFUSED(sample, "rows is 0", {.vocab = 7});

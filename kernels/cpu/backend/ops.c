@@ -21,6 +21,7 @@ QR_WORKSPACE(state_space, qr_state_space_bytes(a, qr_threads_count(backend->thre
 QR_WORKSPACE(state_space_backward, qr_state_space_backward_bytes(&a->forward, qr_threads_count(backend->threads)))
 QR_WORKSPACE(rms_norm_backward, qr_norm_moments_bytes(a->n_rows, a->n_groups))
 QR_WORKSPACE(layer_norm_backward, qr_norm_moments_bytes(a->n_rows, 1))
+QR_WORKSPACE(xielu_backward, qr_xielu_backward_bytes(a->forward.n_rows))
 QR_WORKSPACE(adafactor, qr_adafactor_bytes(a->rows, a->cols))
 #undef QR_WORKSPACE
 

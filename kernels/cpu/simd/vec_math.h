@@ -22,6 +22,20 @@ QR_INLINE qr_vec qr_vec_exp(qr_vec x) {
     return qr_vec_scale2(qr_vec_add(p, qr_vec_set1(1.0F)), n);
 }
 
+/* e^x − 1 within 2 ulp for x ≤ 0: a Taylor polynomial above −0.5, where the difference would lose digits. */
+QR_INLINE qr_vec qr_vec_expm1_below(qr_vec x) {
+    const qr_vec small = qr_vec_max(qr_vec_set1(-0.5F), x);
+    qr_vec p = qr_vec_set1(1.0F / 40320.0F);
+    p = qr_vec_fma(p, small, qr_vec_set1(1.0F / 5040.0F));
+    p = qr_vec_fma(p, small, qr_vec_set1(1.0F / 720.0F));
+    p = qr_vec_fma(p, small, qr_vec_set1(1.0F / 120.0F));
+    p = qr_vec_fma(p, small, qr_vec_set1(1.0F / 24.0F));
+    p = qr_vec_fma(p, small, qr_vec_set1(1.0F / 6.0F));
+    p = qr_vec_fma(p, small, qr_vec_set1(0.5F));
+    const qr_vec near = qr_vec_fma(qr_vec_mul(small, small), p, small);
+    return qr_vec_select_less(x, qr_vec_set1(-0.5F), qr_vec_sub(qr_vec_exp(x), qr_vec_set1(1.0F)), near);
+}
+
 /* tanh x within 2 ulp: an odd polynomial below 0.55, 1 − 2 / (e^2|x| + 1) above. */
 QR_INLINE qr_vec qr_vec_tanh(qr_vec x) {
     const qr_vec magnitude = qr_vec_abs(x), one = qr_vec_set1(1.0F), z = qr_vec_mul(x, x);

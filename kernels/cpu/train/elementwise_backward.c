@@ -1,8 +1,9 @@
-/* activation_backward, gate_backward, dropout, round_act, store_weight. */
+/* activation_backward, gate_backward, xielu_backward, dropout, round_act, store_weight. */
 #include "base/random.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd/vec_slopes.h"
 #include "kernels/cpu/vector_ops.h"
+#include "kernels/cpu/xielu.h"
 
 /* As in elementwise.c; Philox too costs as much as several elements. */
 enum { FUNCTION_COST = 4, PHILOX_COST = 4 };
@@ -58,6 +59,61 @@ static void clamped_gate_backward_rows(const void *args, int64_t begin, int64_t 
             qr_vec_store_n(dg + j, qr_vec_select_less(limit, g, zero, to_g), n);
             qr_vec_store_n(du + j, qr_vec_select_less(limit, qr_vec_abs(u), zero, to_u), n);
         }
+    }
+}
+
+typedef struct xielu_sums {
+    double p, n;
+} xielu_sums;
+
+typedef struct xielu_pass {
+    const qr_xielu_backward_args *args;
+    qr_xielu_factors factors;
+    xielu_sums *rows; /* [n_rows]; NULL: not wanted */
+} xielu_pass;
+
+/* Of vectors at the end of a row, only what is of it. */
+QR_INLINE qr_vec first_of(qr_vec v, int64_t n) {
+    return n < QR_VEC ? qr_vec_select_range(v, qr_vec_zero(), 0, (int)n) : v;
+}
+
+static void xielu_backward_rows(const void *args, int64_t begin, int64_t end) {
+    const xielu_pass *pass = args;
+    const qr_xielu_backward_args *a = pass->args;
+    const qr_xielu_args *f = &a->forward;
+    const qr_xielu_factors *factors = &pass->factors;
+    const qr_vec zero = qr_vec_zero(), one = qr_vec_set1(1.0F);
+    const qr_vec eps = qr_vec_set1(factors->eps), beta = qr_vec_set1(factors->beta);
+    for (int64_t i = begin; i < end; i++) {
+        qr_vec sum_p = zero, sum_n = zero;
+        for (int64_t j = 0; j < f->dim; j += QR_VEC) {
+            const int64_t n = f->dim - j;
+            const qr_vec x = qr_vec_load_n(f->x + i * f->x_stride + j, n);
+            const qr_vec dy = qr_vec_load_n(a->dy + i * a->dy_stride + j, n);
+            const qr_vec above = qr_vec_mul(qr_vec_set1(2.0F * factors->p), x);
+            const qr_vec level = qr_vec_sub(qr_vec_sub(x, x), one); /* −1; NaN stays */
+            const qr_vec grows = qr_vec_select_less(x, eps, qr_vec_expm1_below(x), level);
+            const qr_vec below = qr_vec_mul(qr_vec_set1(factors->n), grows);
+            const qr_vec slope = qr_vec_add(qr_vec_select_less(zero, x, above, below), beta);
+            const qr_vec to_p = qr_vec_mul(dy, qr_vec_mul(x, x)), to_n = qr_vec_mul(dy, qr_xielu_below(factors, x));
+            sum_p = qr_vec_add(sum_p, first_of(qr_vec_select_less(zero, x, to_p, zero), n));
+            sum_n = qr_vec_add(sum_n, first_of(qr_vec_select_less(zero, x, zero, to_n), n));
+            qr_vec_store_n(a->dx + i * a->dx_stride + j, qr_vec_mul(dy, slope), n);
+        }
+        if (pass->rows != NULL) { pass->rows[i] = (xielu_sums){(double)qr_vec_sum(sum_p), (double)qr_vec_sum(sum_n)}; }
+    }
+}
+
+/* Row after row, so that rows in several calls have the bits of one. */
+void QR_ISA(qr_cpu_xielu_backward)(const qr_backend *backend, const qr_xielu_backward_args *args, void *workspace) {
+    const qr_xielu_args *f = &args->forward;
+    const bool wants_sums = args->dalpha_p != NULL || args->dalpha_n != NULL;
+    const xielu_pass pass = {.args = args, .factors = qr_xielu_factors_of(f), .rows = wants_sums ? workspace : NULL};
+    const double to_p = 1.0 / (1.0 + exp(-(double)f->alpha_p[0])), to_n = 1.0 / (1.0 + exp(-(double)f->alpha_n[0]));
+    qr_cpu_run_ranges(backend, f->n_rows, FUNCTION_COST * f->dim, xielu_backward_rows, &pass);
+    for (int64_t i = 0; wants_sums && i < f->n_rows; i++) {
+        if (args->dalpha_p != NULL) { args->dalpha_p[0] += (float)(pass.rows[i].p * to_p); }
+        if (args->dalpha_n != NULL) { args->dalpha_n[0] += (float)(pass.rows[i].n * to_n); }
     }
 }
 

@@ -16,6 +16,9 @@ static inline size_t qr_norm_moments_bytes(int64_t n_rows, int64_t n_groups) {
     return (size_t)(n_rows * n_groups) * sizeof(qr_norm_moments);
 }
 
+/* xielu_backward: what each row adds to either sum. */
+static inline size_t qr_xielu_backward_bytes(int64_t n_rows) { return (size_t)n_rows * 2 * sizeof(double); }
+
 /* adafactor: the squares of each row's update, then what each column's gradients are multiplied with. */
 static inline size_t qr_adafactor_bytes(int64_t rows, int64_t cols) {
     return (size_t)rows * sizeof(double) + (size_t)cols * sizeof(float);

@@ -1,5 +1,5 @@
 /* activation_backward, gate_backward, clamped_gate_backward, dropout, round_act and store_weight: a thread for four
- * elements. */
+ * elements. xielu_backward: a block for a row. */
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/vec4.cuh"
@@ -47,6 +47,44 @@ __global__ void clamped_gate_backward_kernel(qr_clamped_gate_backward_args a, bo
         store_vec4(a.dg + row * a.dgu_stride, j, f.dim, aligned, g);
         store_vec4(a.du + row * a.dgu_stride, j, f.dim, aligned, dy);
     });
+}
+
+struct xielu_scratch {
+    float p[VEC4_WARPS], n[VEC4_WARPS];
+};
+
+/* A block for a row. sums: what it adds to either alpha's gradient, but for a factor; NULL: not wanted. */
+__global__ void xielu_backward_kernel(qr_xielu_backward_args a, float *sums) {
+    xielu_scratch *scratch = shared_memory<xielu_scratch>();
+    const qr_xielu_args &f = a.forward;
+    const int64_t row = blockIdx.x;
+    const float above = xielu_above(f), below = xielu_below(f), beta = f.beta[0], eps = f.eps[0];
+    float p = 0.0F, n = 0.0F;
+    for (int64_t j = threadIdx.x; j < f.dim; j += VEC4_THREADS) {
+        const float x = f.x[row * f.x_stride + j], dy = a.dy[row * a.dy_stride + j];
+        const float grows = x < eps ? expm1f(x) : x - x - 1.0F;
+        if (x > 0.0F) {
+            p = fmaf(dy, x * x, p);
+        } else {
+            n = fmaf(dy, xielu_curve(x, eps), n);
+        }
+        a.dx[row * a.dx_stride + j] = dy * ((x > 0.0F ? 2.0F * above * x : below * grows) + beta);
+    }
+    if (sums == nullptr) { return; }
+    p = block_sum(p, scratch->p);
+    n = block_sum(n, scratch->n);
+    if (threadIdx.x == 0) { sums[2 * row] = p, sums[2 * row + 1] = n; }
+}
+
+/* A thread for each alpha, row after row. */
+__global__ void xielu_sums_kernel(qr_xielu_backward_args a, const float *sums) {
+    const int which = static_cast<int>(threadIdx.x);
+    float *dst = which == 0 ? a.dalpha_p : a.dalpha_n;
+    if (dst == nullptr) { return; }
+    const float factor = sigmoid(which == 0 ? a.forward.alpha_p[0] : a.forward.alpha_n[0]);
+    float sum = dst[0];
+    for (int64_t i = 0; i < a.forward.n_rows; i++) { sum = fmaf(sums[2 * i + which], factor, sum); }
+    dst[0] = sum;
 }
 
 /* Philox 4x32-10, as base/random.h has it. */
@@ -116,6 +154,20 @@ static qrun_status run_gate_backward(qr_cuda_backend &cuda, const qr_gate_backwa
     return QR_LAUNCH_VEC4(cuda.device, err, gate_backward_kernel, args.n_rows, args.dim, args, aligned);
 }
 
+static size_t xielu_backward_workspace(const qr_xielu_backward_args &args) {
+    return static_cast<size_t>(args.forward.n_rows) * 2 * sizeof(float);
+}
+
+static qrun_status run_xielu_backward(qr_cuda_backend &cuda, const qr_xielu_backward_args &args, void *workspace,
+                                      qr_error *err) {
+    const bool wants_sums = args.dalpha_p != nullptr || args.dalpha_n != nullptr;
+    float *sums = wants_sums ? static_cast<float *>(workspace) : nullptr;
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, xielu_backward_kernel,
+                                 dim3(static_cast<unsigned>(args.forward.n_rows)), VEC4_THREADS, sizeof(xielu_scratch),
+                                 args, sums));
+    return wants_sums ? QR_LAUNCH(cuda.device, err, xielu_sums_kernel, dim3(1), 2, 0, args, sums) : QRUN_OK;
+}
+
 static qrun_status run_clamped_gate_backward(qr_cuda_backend &cuda, const qr_clamped_gate_backward_args &args, void *,
                                              qr_error *err) {
     const qr_clamped_gate_args &f = args.forward;
@@ -148,6 +200,7 @@ static qrun_status run_store_weight(qr_cuda_backend &cuda, const qr_store_weight
 
 QR_CUDA_OP(activation_backward, no_workspace<qr_activation_backward_args>, run_activation_backward)
 QR_CUDA_OP(gate_backward, no_workspace<qr_gate_backward_args>, run_gate_backward)
+QR_CUDA_OP(xielu_backward, xielu_backward_workspace, run_xielu_backward)
 QR_CUDA_OP(clamped_gate_backward, no_workspace<qr_clamped_gate_backward_args>, run_clamped_gate_backward)
 QR_CUDA_OP(dropout, no_workspace<qr_dropout_args>, run_dropout)
 QR_CUDA_OP(round_act, no_workspace<qr_round_act_args>, run_round_act)

@@ -1,4 +1,4 @@
-/* activation, gate, add, scale, softcap and nll. */
+/* activation, gate, add, scale, scale_columns, softcap and nll. */
 #include "op_harness.h"
 
 #include "check.h"
@@ -186,6 +186,44 @@ void test_op_scale(void) {
         const flat_case data = {.x = x, .y = s % 2 == 0 ? NULL : &by, .cap = -0.22F};
         op_case c = {.n_rows = n, .row = 1, .exec = exec_scale, .data = &data};
         snprintf(c.label, sizeof c.label, "scale of %lld%s", (long long)n, s % 2 == 0 ? "" : ", by a value");
+        op_check_case(&c, QR_DTYPE_F32);
+        qr_free(x);
+    }
+}
+
+typedef struct columns_case {
+    const float *x; /* [n, stride] */
+    int64_t stride, n_parts;
+    const int64_t *widths;
+} columns_case;
+
+static void exec_scale_columns(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
+    (void)dtype;
+    static const float factors[QR_MAX_SCALED_PARTS] = {0.7F, -1.3F, 0.11F, 1.0F, 3.5F};
+    const columns_case *c = data;
+    const size_t row_bytes = (size_t)c->stride * sizeof(float);
+    qr_scale_columns_args args = {
+        .x = op_output(run, c->x + first * c->stride, n, row_bytes, row_bytes), .n_rows = n, .x_stride = c->stride};
+    for (int64_t p = 0; p < c->n_parts; p++) { args.parts[p] = (qr_scaled_part){c->widths[p], factors[p]}; }
+    op_call(run, QR_OP_scale_columns, &args);
+    op_read(run, args.x, out);
+}
+
+/* Columns after the last part are among those compared: they stay. */
+void test_op_scale_columns(void) {
+    enum { N_CASES = 5 };
+    static const int64_t widths[N_CASES][QR_MAX_SCALED_PARTS] = {
+        {1, 0, 0, 0, 0}, {3, 2, 1, 5, 1}, {17, 1, 31, 4, 9}, {64, 64, 16, 16, 4}, {172, 0, 0, 0, 0}};
+    static const int64_t strides[N_CASES] = {1, 13, 65, 164, 344};
+    for (int i = 0; i < N_CASES; i++) {
+        float *x = op_normals(N_ROWS * strides[i], 8, 1.0);
+        if (i > 0) {
+            x[3] = INFINITY;
+            x[7] = NAN;
+        }
+        const columns_case data = {.x = x, .stride = strides[i], .n_parts = QR_MAX_SCALED_PARTS, .widths = widths[i]};
+        op_case c = {.n_rows = N_ROWS, .row = strides[i], .exec = exec_scale_columns, .data = &data};
+        snprintf(c.label, sizeof c.label, "scale_columns of %lld", (long long)strides[i]);
         op_check_case(&c, QR_DTYPE_F32);
         qr_free(x);
     }
