@@ -67,6 +67,8 @@ typedef struct qr_family_defaults {
     qr_latent_config latent;
     qr_expert_defaults experts;
     qr_recurrent_kind recurrent; /* of the delta rule: and gated attention, norms that add 1, partly rotated heads */
+    bool state_beside_attention; /* every layer attends and has a state */
+    const char *attending_key;   /* lists the layers that attend, by number, in place of layer_types */
     int64_t conv_kernel;         /* of such layers */
 } qr_family_defaults;
 

@@ -182,12 +182,14 @@ static qrun_status read_activation(const source *s, qr_model_config *config) {
         {"gelu_fast", QR_ACTIVATION_GELU_TANH},
         {"gelu", QR_ACTIVATION_GELU_ERF},
         {"relu2", QR_ACTIVATION_RELU2},
+        {"xielu", QR_ACTIVATION_XIELU},
     };
     const char *name = s->defaults->activation;
     QR_RETURN_IF_ERROR(qr_json_get_string(s->json, s->defaults->names->activation, &name, s->what, s->err));
     /* The official files say so, and mean the approximation. */
     if (config->family == QR_FAMILY_GEMMA && strcmp(name, "gelu") == 0) { name = s->defaults->activation; }
-    for (size_t i = 0; i < QR_COUNT_OF(known); i++) {
+    const bool has_xielu = config->family == QR_FAMILY_APERTUS; /* no other is read with it, nor it with another */
+    for (size_t i = 0; i < QR_COUNT_OF(known) && has_xielu == (strcmp(name, "xielu") == 0); i++) {
         if (strcmp(name, known[i].name) == 0) {
             config->activation = known[i].activation;
             return QRUN_OK;
@@ -208,6 +210,26 @@ static qrun_status read_nemotron_h_biases(const source *s, qr_model_config *conf
     QR_RETURN_IF_ERROR(refuse_flag(s, "attention_bias"));
     QR_RETURN_IF_ERROR(refuse_flag(s, "use_bias"));
     return get_bool(s, "mlp_bias", &config->mlp_bias);
+}
+
+/* Falcon-H1 may have biases, and no published model has. */
+static qrun_status refuse_falcon_h1_flags(const source *s) {
+    static const char *const keys[] = {"attention_bias", "mlp_bias", "projectors_bias"};
+    bool has_mlp = true;
+    for (size_t i = 0; i < QR_COUNT_OF(keys); i++) { QR_RETURN_IF_ERROR(refuse_flag(s, keys[i])); }
+    QR_RETURN_IF_ERROR(get_bool(s, "mamba_use_mlp", &has_mlp));
+    if (has_mlp) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"mamba_use_mlp\": false is not supported", s->what);
+}
+
+/* What configurations of Apertus say of a family of models that it is one of. */
+static qrun_status refuse_apertus_flags(const source *s) {
+    bool has_head_norms = true;
+    QR_RETURN_IF_ERROR(refuse_flag(s, "mlp_bias"));
+    QR_RETURN_IF_ERROR(refuse_flag(s, "post_norm"));
+    QR_RETURN_IF_ERROR(get_bool(s, "qk_norm", &has_head_norms));
+    if (has_head_norms) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"qk_norm\": false is not supported", s->what);
 }
 
 /* InternLM3 has biases everywhere or nowhere, as its own keys say, or as transformers calls them. */
@@ -239,6 +261,8 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
         return QRUN_OK;
     }
     if (family == QR_FAMILY_NEMOTRON_H) { return read_nemotron_h_biases(s, config); }
+    if (family == QR_FAMILY_FALCON_H1) { return refuse_falcon_h1_flags(s); }
+    if (family == QR_FAMILY_APERTUS) { QR_RETURN_IF_ERROR(refuse_apertus_flags(s)); }
     config->qkv_bias = s->defaults->qkv_bias;
     if (s->defaults->qkv_bias_key != NULL) { return get_bool(s, s->defaults->qkv_bias_key, &config->qkv_bias); }
     if (family == QR_FAMILY_INTERNLM3) { return read_internlm3_biases(s, config); }
@@ -300,9 +324,37 @@ static qrun_status read_hyperclovax(const source *s, qr_model_config *config) {
     return QRUN_OK;
 }
 
+/* Falcon-H1's. What scales attention's input scales scores twice and values once, so that it is a factor of what
+ * attention adds. */
+static qrun_status read_falcon_h1_factors(const source *s, qr_model_config *config) {
+    double of_input = 1, of_keys = 1, of_logits = 1, of_mlp[2] = {1, 1};
+    const struct {
+        const char *key;
+        double *value;
+    } factors[] = {{"embedding_multiplier", &config->embedding_multiplier},
+                   {"lm_head_multiplier", &of_logits},
+                   {"key_multiplier", &of_keys},
+                   {"attention_in_multiplier", &of_input},
+                   {"attention_out_multiplier", &config->attention_out_multiplier},
+                   {"ssm_out_multiplier", &config->space_out_multiplier}};
+    for (size_t i = 0; i < QR_COUNT_OF(factors); i++) {
+        QR_RETURN_IF_ERROR(get_double(s, factors[i].key, 1e-9, 1e9, factors[i].value));
+    }
+    QR_RETURN_IF_ERROR(qr_config_read_factors(s->json, "mlp_multipliers", 2, of_mlp, s->what, s->err));
+    config->gate_multiplier = of_mlp[0];
+    config->mlp_out_multiplier = of_mlp[1];
+    config->logits_scaling = 1 / of_logits;
+    config->attention_out_multiplier *= of_input;
+    config->attention_multiplier = of_keys * of_input * of_input / sqrt((double)config->head_dim);
+    return QRUN_OK;
+}
+
 /* Granite's four factors. */
 static qrun_status read_multipliers(const source *s, qr_model_config *config) {
     config->embedding_multiplier = config->residual_multiplier = config->logits_scaling = 1;
+    config->attention_out_multiplier = config->space_out_multiplier = 1;
+    config->mlp_out_multiplier = config->gate_multiplier = 1;
+    if (config->family == QR_FAMILY_FALCON_H1) { return read_falcon_h1_factors(s, config); }
     if (config->family == QR_FAMILY_MINICPM3) { return read_minicpm_factors(s, config); }
     if (!s->defaults->has_multipliers) { return QRUN_OK; }
     config->attention_multiplier = 1;
@@ -844,6 +896,8 @@ static qrun_status read_all(source *s, qr_model_config *config) {
                                             .n_layers = config->n_layers,
                                             .hidden_size = config->hidden_size,
                                             .has_windows = s->defaults->window != QR_WINDOW_NEVER,
+                                            .beside_attention = s->defaults->state_beside_attention,
+                                            .attending_key = s->defaults->attending_key,
                                             .blocks = config->blocks};
     QR_RETURN_IF_ERROR(qr_recurrent_config_read(s->json, &recurrent, &config->recurrent, s->err));
     QR_RETURN_IF_ERROR(read_rope(s, config));

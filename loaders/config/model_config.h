@@ -116,6 +116,9 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(YOUTU, "youtu")                    \
     X(MINICPM3, "minicpm3")              \
     X(NEMOTRON_H, "nemotron_h")          \
+    X(FALCON_H1, "falcon_h1")            \
+    X(BAMBA, "bamba")                    \
+    X(APERTUS, "apertus")                \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {
@@ -129,7 +132,8 @@ typedef enum qr_mlp_activation {
     QR_ACTIVATION_SILU,
     QR_ACTIVATION_GELU_TANH,
     QR_ACTIVATION_GELU_ERF,
-    QR_ACTIVATION_RELU2
+    QR_ACTIVATION_RELU2,
+    QR_ACTIVATION_XIELU /* Apertus: with numbers of each layer */
 } qr_mlp_activation;
 
 typedef struct qr_model_config {
@@ -180,6 +184,10 @@ typedef struct qr_model_config {
     double attention_multiplier;                      /* Granite, Gemma 4, Muse Glimmer: scores are multiplied by it; 0:
                                                        * query_pre_attn_scalar says                      it */
     double logits_scaling;                            /* Granite: logits are divided by it; else 1 */
+    double attention_out_multiplier;                  /* Falcon-H1: of what attention adds, and what is beside it, and
+                                                       * the MLP; else 1, as the next three */
+    double space_out_multiplier, mlp_out_multiplier;
+    double gate_multiplier;          /* Falcon-H1: of the MLP's gate, before its activation */
     double query_pre_attn_scalar;    /* scores are multiplied by its power of -1/2; head_dim unless the model says */
     double attn_logit_softcapping;   /* 0 = none */
     double final_logit_softcapping;  /* 0 = none */

@@ -15,12 +15,28 @@ typedef struct source {
     const char *what;
     int64_t n_layers, hidden_size;
     bool has_windows;
+    bool beside_attention;
+    const char *attending_key;
     const qr_block *blocks;
     qr_error *err;
 } source;
 
 static qrun_status get_int(const source *s, const char *key, int64_t low, int64_t high, int64_t *value) {
     return qr_json_get_int(s->json, key, low, high, value, s->what, s->err);
+}
+
+qrun_status qr_config_read_factors(const qr_json *json, const char *key, int64_t n, double *factors, const char *what,
+                                   qr_error *err) {
+    const qr_json *list = qr_json_get(json, key), *item = qr_json_first(list);
+    int64_t n_read = 0;
+    if (qr_json_is_null(list)) { return QRUN_OK; }
+    for (; item != NULL && n_read < n && cJSON_IsNumber(item); item = item->next) {
+        if (!(item->valuedouble >= 1e-9 && item->valuedouble <= 1e9)) { break; }
+        factors[n_read++] = item->valuedouble;
+    }
+    if (cJSON_IsArray(list) && n_read == n && item == NULL) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" should be a list of %lld positive numbers", what, key,
+                   (long long)n);
 }
 
 /* ---- Which layers ------------------------------------------------------------------------------------------------ */
@@ -70,13 +86,9 @@ static void attend_by_default(const source *s, bool *layers) {
 }
 
 /* The layers that attend, by number. */
-static qrun_status read_attending(const source *s, bool *layers) {
-    const qr_json *list = s->has_windows ? NULL : qr_json_get(s->json, "full_attn_idxs");
+static qrun_status read_attending(const source *s, const char *key, bool *layers) {
+    const qr_json *list = qr_json_get(s->json, key);
     bool is_list = cJSON_IsArray(list);
-    if (qr_json_is_null(list)) {
-        attend_by_default(s, layers);
-        return QRUN_OK;
-    }
     for (int64_t l = 0; l < s->n_layers; l++) { layers[l] = true; }
     for (const qr_json *item = qr_json_first(list); is_list && item != NULL; item = item->next) {
         int64_t layer = 0;
@@ -84,7 +96,7 @@ static qrun_status read_attending(const source *s, bool *layers) {
         if (is_list && layer < s->n_layers) { layers[layer] = false; }
     }
     if (is_list) { return QRUN_OK; }
-    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"full_attn_idxs\" should be a list of layers", s->what);
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"%s\" should be a list of layers", s->what, key);
 }
 
 static bool any_layer(const source *s, const qr_recurrent_config *config, bool is_recurrent) {
@@ -102,20 +114,34 @@ static qrun_status take_blocks(const source *s, qr_recurrent_config *config) {
     return QRUN_OK;
 }
 
+/* All of them. */
+static qrun_status take_all(const source *s, qr_recurrent_config *config) {
+    config->layers = qr_alloc_array((size_t)s->n_layers, sizeof *config->layers);
+    if (config->layers == NULL) { return qr_fail_memory(s->err, s->what, (size_t)s->n_layers); }
+    for (int64_t l = 0; l < s->n_layers; l++) { config->layers[l] = true; }
+    return QRUN_OK;
+}
+
 static qrun_status read_layers(const source *s, qr_recurrent_config *config) {
     if (s->blocks != NULL) { return take_blocks(s, config); }
+    if (s->beside_attention) { return take_all(s, config); }
     const qr_json *list = qr_json_get(s->json, "layer_types");
     if (qr_json_is_null(list) && config->kind == QR_RECURRENT_SPACE) {
         list = qr_json_get(s->json, "layers_block_type");
     }
     config->layers = qr_alloc_array_zeroed((size_t)s->n_layers, sizeof *config->layers);
     if (config->layers == NULL) { return qr_fail_memory(s->err, s->what, (size_t)s->n_layers); }
-    if (!qr_json_is_null(list)) {
+    if (s->attending_key != NULL && !qr_json_is_null(qr_json_get(s->json, s->attending_key))) {
+        QR_RETURN_IF_ERROR(read_attending(s, s->attending_key, config->layers));
+    } else if (!qr_json_is_null(list)) {
         QR_RETURN_IF_ERROR(read_listed(s, list, config->kind, config->layers));
     } else if (config->kind == QR_RECURRENT_DELTA) {
         QR_RETURN_IF_ERROR(read_interval(s, config->layers));
     } else if (config->kind == QR_RECURRENT_CONV) {
-        QR_RETURN_IF_ERROR(read_attending(s, config->layers));
+        const char *key = "full_attn_idxs";
+        const bool is_listed = !s->has_windows && !qr_json_is_null(qr_json_get(s->json, key));
+        if (is_listed) { QR_RETURN_IF_ERROR(read_attending(s, key, config->layers)); }
+        if (!is_listed) { attend_by_default(s, config->layers); }
     } else {
         for (int64_t l = 0; l < s->n_layers; l++) { config->layers[l] = true; }
     }
@@ -185,7 +211,27 @@ static qrun_status refuse_step_limits(const source *s, const char *key) {
                    s->what, key);
 }
 
-/* Mamba-2 in Granite 4. */
+/* Falcon-H1's keys: how many values there are, whether a norm follows their gate, and factors. */
+static qrun_status read_falcon_h1(const source *s, int64_t *values, qr_recurrent_config *config) {
+    bool has_norm = false, gates_last = true;
+    double of_input = 1;
+    const qr_json *n_values = qr_json_get(s->json, "mamba_d_ssm");
+    if (n_values == NULL) { *values = 1024; } /* null: as mamba_expand says */
+    QR_RETURN_IF_ERROR(get_int(s, "mamba_d_ssm", 1, 1 << 24, values));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "mamba_rms_norm", &has_norm, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "mamba_norm_before_gate", &gates_last, s->what, s->err));
+    config->without_norm = !has_norm;
+    if (has_norm && gates_last) {
+        return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"mamba_norm_before_gate\" is not supported", s->what);
+    }
+    QR_RETURN_IF_ERROR(qr_json_get_double(s->json, "ssm_in_multiplier", 1e-9, 1e9, &of_input, s->what, s->err));
+    QR_RETURN_IF_ERROR(
+        qr_config_read_factors(s->json, "ssm_multipliers", QR_SPACE_PARTS, config->multipliers, s->what, s->err));
+    for (size_t i = 0; i < QR_SPACE_PARTS; i++) { config->multipliers[i] *= of_input; }
+    return QRUN_OK;
+}
+
+/* Mamba-2 in Granite 4, Bamba and Falcon-H1. */
 static qrun_status read_space_sizes(const source *s, qr_recurrent_config *config) {
     int64_t expand = 2;
     bool has_biases = false;
@@ -205,16 +251,16 @@ static qrun_status read_space_sizes(const source *s, qr_recurrent_config *config
     for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
         QR_RETURN_IF_ERROR(get_int(s, sizes[i].key, 1, sizes[i].high, sizes[i].value));
     }
-    const int64_t values = expand * s->hidden_size;
+    int64_t values = expand * s->hidden_size;
+    if (s->beside_attention) { QR_RETURN_IF_ERROR(read_falcon_h1(s, &values, config)); }
     config->value_dim = values / config->n_value_heads;
     if (!cJSON_IsString(head_dim) || strcmp(head_dim->valuestring, "auto") != 0) {
         QR_RETURN_IF_ERROR(get_int(s, "mamba_d_head", 1, 1 << 10, &config->value_dim));
     }
     if (config->value_dim * config->n_value_heads != values) {
-        return qr_fail(s->err, QRUN_ERROR_INPUT,
-                       "%s: %lld mamba_n_heads of %lld are not the %lld that mamba_expand %lld times %lld give",
-                       s->what, (long long)config->n_value_heads, (long long)config->value_dim, (long long)values,
-                       (long long)expand, (long long)s->hidden_size);
+        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: %lld mamba_n_heads of %lld are not the %lld that %s", s->what,
+                       (long long)config->n_value_heads, (long long)config->value_dim, (long long)values,
+                       s->beside_attention ? "mamba_d_ssm says" : "mamba_expand times hidden_size gives");
     }
     QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "mamba_conv_bias", &config->has_conv_bias, s->what, s->err));
     QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "mamba_proj_bias", &has_biases, s->what, s->err));
@@ -278,9 +324,13 @@ qrun_status qr_recurrent_config_read(const qr_json *json, const qr_recurrent_con
                       .n_layers = context->n_layers,
                       .hidden_size = context->hidden_size,
                       .has_windows = context->has_windows,
+                      .beside_attention = context->beside_attention,
+                      .attending_key = context->attending_key,
                       .blocks = context->blocks,
                       .err = err};
-    *config = (qr_recurrent_config){.kind = context->kind, .conv_kernel = context->conv_kernel};
+    *config = (qr_recurrent_config){
+        .kind = context->kind, .conv_kernel = context->conv_kernel, .beside_attention = context->beside_attention};
+    for (size_t i = 0; i < QR_SPACE_PARTS; i++) { config->multipliers[i] = 1; }
     switch (context->kind) {
         case QR_RECURRENT_DELTA: QR_RETURN_IF_ERROR(read_delta_sizes(&s, config)); break;
         case QR_RECURRENT_CONV: QR_RETURN_IF_ERROR(read_conv_sizes(&s, config)); break;

@@ -159,6 +159,7 @@ static void spec_buffer(export_job *job, qr_tensor_role role, int64_t layer) {
     job->buffers[job->n_named - job->n_outputs] = (export_buffer){role, layer};
     qr_safetensors_spec *spec = &job->specs[job->n_named++];
     *spec = (qr_safetensors_spec){.name = name, .dtype = buffer_dtype(model, role), .n_dims = 1, .dims = {buffer->dim}};
+    if (qr_role_is_constant(role)) { spec->n_dims = 0; }
     if (role == QR_ROLE_CHOICE_BIAS && model->family->choice_bias_is_row) {
         spec->n_dims = 2;
         spec->dims[0] = 1, spec->dims[1] = buffer->dim;
@@ -170,6 +171,8 @@ static void spec_buffers(export_job *job) {
     for (int64_t l = 0; !job->keeps_others && l < job->parameters->model->shape.n_layers; l++) {
         spec_buffer(job, QR_ROLE_LAYER_SCALAR, l);
         spec_buffer(job, QR_ROLE_CHOICE_BIAS, l);
+        spec_buffer(job, QR_ROLE_XIELU_BETA, l);
+        spec_buffer(job, QR_ROLE_XIELU_EPS, l);
     }
 }
 

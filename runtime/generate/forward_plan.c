@@ -254,6 +254,8 @@ static void set_pass(qr_forward *f) {
                                           .q_latent = b->q_latent,
                                           .absorbed = b->absorbed,
                                           .attended = b->attended,
+                                          .beside_qkv = b->qkv,
+                                          .beside_attended = b->attended,
                                           .by_head = b->by_head,
                                           .conved = b->conved,
                                           .recalled = b->recalled,

@@ -51,7 +51,10 @@ bool qr_model_has_post_norms(const qrun_model *model) {
 }
 
 bool qr_model_has_branches(const qrun_model *model) {
-    return qr_model_has_post_norms(model) || model->shape.residual_scale != 1.0F;
+    const qr_model_config *config = &model->config;
+    return qr_model_has_post_norms(model) || config->residual_multiplier != 1 ||
+           config->attention_out_multiplier != 1 || config->space_out_multiplier != 1 ||
+           config->mlp_out_multiplier != 1;
 }
 
 bool qr_model_has_experts(const qrun_model *model) { return model->expert_weights != NULL; }
@@ -117,19 +120,20 @@ static qrun_status scale(const qr_layer_pass *pass, float *x, int64_t n, float f
     return factor == 1.0F ? QRUN_OK : qr_layer_op_scale(pass, &args, err);
 }
 
-/* x += branch, times the model's factor; what is in branch changes. */
-static qrun_status add_branch(const qr_layer_pass *pass, float *branch, qr_error *err) {
+/* x += factor · branch; what is in branch changes. */
+static qrun_status add_branch(const qr_layer_pass *pass, float *branch, float factor, qr_error *err) {
     const int64_t n = pass->n_tokens * pass->model->shape.hidden;
     const qr_add_args args = {.x = pass->x, .y = branch, .n = n};
-    QR_RETURN_IF_ERROR(scale(pass, branch, n, pass->model->shape.residual_scale, err));
+    QR_RETURN_IF_ERROR(scale(pass, branch, n, factor, err));
     return qr_layer_op_add(pass, &args, err);
 }
 
-/* x += norm(branch). */
-static qrun_status add_normed(const qr_layer_pass *pass, const qr_norm *norm, const float *branch, qr_error *err) {
+/* x += factor · norm(branch). */
+static qrun_status add_normed(const qr_layer_pass *pass, const qr_norm *norm, const float *branch, float factor,
+                              qr_error *err) {
     float *normed = pass->buffers.branch_normed;
     QR_RETURN_IF_ERROR(norm_rows(pass, norm, branch, normed, QR_DTYPE_F32, pass->n_tokens, err));
-    return add_branch(pass, normed, err);
+    return add_branch(pass, normed, factor, err);
 }
 
 /* dst [T, D], of which each rank has made its columns. */
@@ -162,24 +166,24 @@ static qrun_status experts_output(const qr_layer_pass *pass, const void *of, con
     return gather_stream(pass, dst, err);
 }
 
-/* x += output, through the norm that some families put after a block. Its backward op reads `branch`, so only these
- * families compute the last product of a block again. */
+/* x += factor · output, through the norm that some families put after a block. Its backward op reads `branch`, so only
+ * these families compute the last product of a block again. */
 static qrun_status run_block_output(const qr_layer_pass *pass, block_output_fn output, const void *of, const void *src,
-                                    const qr_norm *post_norm, float *branch, qr_error *err) {
+                                    const qr_norm *post_norm, float *branch, float factor, qr_error *err) {
     float *unscaled = pass->buffers.branch_normed;
     if (post_norm->weight != NULL) {
         QR_RETURN_IF_ERROR(output(pass, of, src, branch, false, err));
-        return pass->buffers_only ? QRUN_OK : add_normed(pass, post_norm, branch, err);
+        return pass->buffers_only ? QRUN_OK : add_normed(pass, post_norm, branch, factor, err);
     }
     if (pass->buffers_only) { return QRUN_OK; }
-    if (pass->model->shape.residual_scale == 1.0F) { return output(pass, of, src, pass->x, true, err); }
+    if (factor == 1.0F) { return output(pass, of, src, pass->x, true, err); }
     QR_RETURN_IF_ERROR(output(pass, of, src, unscaled, false, err));
-    return add_branch(pass, unscaled, err);
+    return add_branch(pass, unscaled, factor, err);
 }
 
 qrun_status qr_layer_add_linear(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *src,
-                                const qr_norm *post_norm, float *branch, qr_error *err) {
-    return run_block_output(pass, linear_output, linear, src, post_norm, branch, err);
+                                const qr_norm *post_norm, float *branch, float factor, qr_error *err) {
+    return run_block_output(pass, linear_output, linear, src, post_norm, branch, factor, err);
 }
 
 qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const int32_t *position, qr_error *err) {
@@ -505,12 +509,18 @@ qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *la
                              .dtype = pass->model->act_dtype};
     const bool is_whole = layer->is_recurrent && qr_split_shares_groups(pass->model); /* since the norm */
     if (!is_whole) { QR_RETURN_IF_ERROR(qr_layer_gather(pass, &heads, err)); }
-    return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err);
+    return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch,
+                               layer->out_scale, err);
 }
 
 qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     if (!layer->mixes) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_layer_attention_norm(pass, layer, err));
+    if (layer->beside != NULL) {
+        const qr_layer_pass beside = qr_layer_pass_beside(pass);
+        QR_RETURN_IF_ERROR(qr_layer_recurrent(&beside, layer->beside, err));
+        QR_RETURN_IF_ERROR(qr_layer_attention_out(&beside, layer->beside, err));
+    }
     if (layer->is_recurrent) {
         QR_RETURN_IF_ERROR(qr_layer_recurrent(pass, layer, err));
     } else {
@@ -521,6 +531,19 @@ qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer,
 }
 
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */
+
+qr_xielu_args qr_layer_xielu_args(const qr_layer_pass *pass, const qr_layer *layer) {
+    return (qr_xielu_args){.x = pass->buffers.mlp,
+                           .alpha_p = layer->xielu[0].weight,
+                           .alpha_n = layer->xielu[1].weight,
+                           .beta = layer->xielu[2].weight,
+                           .eps = layer->xielu[3].weight,
+                           .dst = pass->buffers.gated,
+                           .dst_dtype = pass->model->act_dtype,
+                           .n_rows = pass->n_tokens,
+                           .dim = qr_layer_own_mlp_size(pass->model, layer),
+                           .x_stride = qr_layer_mlp_columns(pass->model, layer)};
+}
 
 static qrun_status run_activation(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qrun_model *model = pass->model;
@@ -538,6 +561,10 @@ static qrun_status run_activation(const qr_layer_pass *pass, const qr_layer *lay
                                    .u_stride = columns};
         return qr_layer_op_gate(pass, &args, err);
     }
+    if (layer->xielu[0].dim > 0) {
+        const qr_xielu_args xielu = qr_layer_xielu_args(pass, layer);
+        return qr_layer_op_xielu(pass, &xielu, err);
+    }
     const qr_activation_args args = {.fn = model->shape.activation,
                                      .x = b->mlp,
                                      .dst = b->gated,
@@ -548,6 +575,15 @@ static qrun_status run_activation(const qr_layer_pass *pass, const qr_layer *lay
     return qr_layer_op_activation(pass, &args, err);
 }
 
+qrun_status qr_layer_scale_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_scale_columns_args args = {
+        .x = pass->buffers.mlp,
+        .n_rows = pass->n_tokens,
+        .x_stride = qr_layer_mlp_columns(pass->model, layer),
+        .parts = {{qr_layer_own_mlp_size(pass->model, layer), pass->model->shape.gate_scale}}};
+    return pass->model->shape.gate_scale == 1.0F ? QRUN_OK : qr_layer_op_scale_columns(pass, &args, err);
+}
+
 /* buffers.gated, of x. */
 static qrun_status run_dense_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->buffers;
@@ -555,6 +591,7 @@ static qrun_status run_dense_in(const qr_layer_pass *pass, const qr_layer *layer
         QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->mlp_in[i], b->mlp_normed, b->mlp,
                                            qr_layer_mlp_columns(pass->model, layer), false, err));
     }
+    QR_RETURN_IF_ERROR(qr_layer_scale_gate(pass, layer, err));
     return layer->mlp_out.weight.desc.rows > 0 ? run_activation(pass, layer, err) : QRUN_OK;
 }
 
@@ -586,7 +623,7 @@ static qrun_status run_experts_beside_mlp(const qr_layer_pass *pass, const qr_la
     QR_RETURN_IF_ERROR(norm_rows(pass, &layer->dense_out_norm, e->dense_branch, b->mlp_branch, QR_DTYPE_F32, t, err));
     QR_RETURN_IF_ERROR(norm_rows(pass, &layer->expert_out_norm, e->branch, e->branch_normed, QR_DTYPE_F32, t, err));
     QR_RETURN_IF_ERROR(qr_layer_op_add(pass, &sum, err));
-    return pass->buffers_only ? QRUN_OK : add_normed(pass, &layer->post_mlp_norm, b->mlp_branch, err);
+    return pass->buffers_only ? QRUN_OK : add_normed(pass, &layer->post_mlp_norm, b->mlp_branch, layer->mlp_scale, err);
 }
 
 /* x += MLP block(x). */
@@ -599,10 +636,12 @@ static qrun_status run_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_
     if (qr_layer_has_experts(layer)) {
         QR_RETURN_IF_ERROR(qr_layer_shared_expert_share(pass, layer, err));
         QR_RETURN_IF_ERROR(gather_gated(pass, layer, err));
-        return run_block_output(pass, experts_output, layer, NULL, &layer->post_mlp_norm, b->mlp_branch, err);
+        return run_block_output(pass, experts_output, layer, NULL, &layer->post_mlp_norm, b->mlp_branch,
+                                layer->mlp_scale, err);
     }
     QR_RETURN_IF_ERROR(gather_gated(pass, layer, err));
-    return qr_layer_add_linear(pass, &layer->mlp_out, b->gated, &layer->post_mlp_norm, b->mlp_branch, err);
+    return qr_layer_add_linear(pass, &layer->mlp_out, b->gated, &layer->post_mlp_norm, b->mlp_branch, layer->mlp_scale,
+                               err);
 }
 
 qrun_status qr_layer_scale(const qr_layer_pass *pass, const qr_layer *layer, float *x, qr_error *err) {

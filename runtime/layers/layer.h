@@ -43,8 +43,11 @@ typedef struct qr_layer_buffers {
                      * rotated_dim]: before values are made of it */
     void *attended; /* [T, H · HD] act, or with latent attention [T, H · value_dim]; of a layer with a state
                      * [T, values] */
-    float *latent;  /* [T, query_rank + kv_rank + rotated_dim]: latents before their norms, and keys' shared part,
-                     * rotated in place; models with latent attention only, as the next */
+    float *beside_qkv;     /* qkv and attended of what is beside attention (qr_layer.beside), [T, columns] and [T,
+                            * values]; a pass that keeps nothing may have them in the same place */
+    void *beside_attended; /* act */
+    float *latent; /* [T, query_rank + kv_rank + rotated_dim]: latents before their norms, and keys' shared part,
+                    * rotated in place; models with latent attention only, as the next */
     void *q_latent, *kv_latent; /* [T, query_rank], [T, kv_rank] act: after their norms; kv_latent not of a pass that
                                  * keeps latents, nor kv_up */
     float *kv_up;               /* [T, H, plain_dim + value_dim]: made of kv_latent; nothing reads it later */
@@ -192,6 +195,14 @@ bool qr_model_has_post_norms(const qrun_model *model);
 bool qr_model_has_branches(const qrun_model *model);
 bool qr_model_has_experts(const qrun_model *model); /* in some layer */
 
+/* The pass as layer->beside sees it: its buffers are those beside attention's. */
+static inline qr_layer_pass qr_layer_pass_beside(const qr_layer_pass *pass) {
+    qr_layer_pass beside = *pass;
+    beside.buffers.qkv = pass->buffers.beside_qkv;
+    beside.buffers.attended = pass->buffers.beside_attended;
+    return beside;
+}
+
 /* Where the rows of a pass are: frequencies [n_slots, half] and a factor [n_slots] per rope kind, and of every row its
  * slot and its position. */
 typedef struct qr_rope_positions {
@@ -205,9 +216,9 @@ qrun_status qr_layer_rope_tables(const qr_layer_pass *pass, const qr_rope_positi
 /* x = embeddings of the tokens, and of their positions where the family learns them. ids, position: device, [T]. */
 qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const int32_t *position, qr_error *err);
 
-/* x += linear(src), through the norm after the block, where it has one: branch [T, D] is what is normed. */
+/* x += factor · linear(src), through the norm after the block, where it has one: branch [T, D] is what is normed. */
 qrun_status qr_layer_add_linear(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *src,
-                                const qr_norm *post_norm, float *branch, qr_error *err);
+                                const qr_norm *post_norm, float *branch, float factor, qr_error *err);
 
 /* x += attention block(x), or that of a layer with a state; x += MLP block(x), and what else a layer ends with. Nothing
  * where the layer has no such block. */
@@ -219,6 +230,10 @@ qrun_status qr_layer_attention_norm(const qr_layer_pass *pass, const qr_layer *l
 qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* An MLP's activation, where that has numbers of its own, for the backward part. */
+qr_xielu_args qr_layer_xielu_args(const qr_layer_pass *pass, const qr_layer *layer);
+/* The gate in buffers.mlp, or its gradient there, times the model's factor. */
+qrun_status qr_layer_scale_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 /* buffers.mlp_normed of x, which qr_layer_mlp begins with. Of a layer whose blocks are parallel that is part of
  * qr_layer_attention_out: x is what it was before attention then. */

@@ -89,5 +89,6 @@ qrun_status qr_layer_add_input(const qr_layer_pass *pass, const qr_layer *layer,
     QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->input_gate, b->input_x, b->input, 2 * p, false, err));
     QR_RETURN_IF_ERROR(take_input(pass, layer, err));
     QR_RETURN_IF_ERROR(qr_layer_op_gate(pass, &gate, err));
-    return qr_layer_add_linear(pass, &layer->input_out, b->input_gated, &layer->post_input_norm, b->input_branch, err);
+    return qr_layer_add_linear(pass, &layer->input_out, b->input_gated, &layer->post_input_norm, b->input_branch,
+                               layer->mlp_scale, err);
 }

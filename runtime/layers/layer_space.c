@@ -35,7 +35,7 @@ qr_state_space_args qr_layer_space_recall_args(const qr_layer_pass *pass, const 
                                  .sequences = qr_layer_recurrence(pass, layer, qr_conv_state_floats(s))};
 }
 
-qr_gate_args qr_layer_space_gate_args(const qr_layer_pass *pass, float *dst) {
+qr_gate_args qr_layer_space_gate_args(const qr_layer_pass *pass, void *dst) {
     const qr_recurrent_shape *s = &pass->model->shape.recurrent;
     return (qr_gate_args){.fn = QR_ACT_SILU,
                           .g = pass->buffers.qkv,
@@ -46,6 +46,15 @@ qr_gate_args qr_layer_space_gate_args(const qr_layer_pass *pass, float *dst) {
                           .dim = s->values,
                           .g_stride = s->columns,
                           .u_stride = s->values};
+}
+
+qrun_status qr_layer_space_scale(const qr_layer_pass *pass, float *columns, qr_error *err) {
+    const qr_recurrent_shape *s = &pass->model->shape.recurrent;
+    const int64_t shared = s->n_key_heads * s->key_dim;
+    const int64_t widths[QR_SPACE_PARTS] = {s->values, s->values, shared, shared, s->n_value_heads};
+    qr_scale_columns_args args = {.x = columns, .n_rows = pass->n_tokens, .x_stride = s->columns};
+    for (int i = 0; i < QR_SPACE_PARTS; i++) { args.parts[i] = (qr_scaled_part){widths[i], s->scales[i]}; }
+    return qr_layer_op_scale_columns(pass, &args, err);
 }
 
 qrun_status qr_layer_space_recall(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -77,8 +86,10 @@ qrun_status qr_layer_space_gate(const qr_layer_pass *pass, const qr_layer *layer
     const qr_layer_buffers *b = &pass->buffers;
     const qr_dtype act = pass->model->act_dtype;
     float *gated = qr_split_shares_groups(pass->model) ? b->whole_row : b->recalled_normed;
-    const qr_gate_args gate = qr_layer_space_gate_args(pass, gated);
+    qr_gate_args gate = qr_layer_space_gate_args(pass, s.has_norm ? gated : b->attended);
+    gate.dst_dtype = s.has_norm ? QR_DTYPE_F32 : act;
     QR_RETURN_IF_ERROR(qr_layer_op_gate(pass, &gate, err));
+    if (!s.has_norm) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(gather_gated(pass, gated, err));
     for (int64_t g = 0; g < s.n_key_heads; g++) {
         const qr_space_group group = qr_space_group_of(&s, g);

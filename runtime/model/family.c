@@ -41,6 +41,11 @@
     [QR_ROLE_CONV_BIAS] = LAYER "mamba.conv1d.bias", [QR_ROLE_RECURRENT_A_LOG] = LAYER "mamba.A_log", \
     [QR_ROLE_RECURRENT_DT_BIAS] = LAYER "mamba.dt_bias", [QR_ROLE_SKIP] = LAYER "mamba.D",            \
     [QR_ROLE_SPACE_IN] = LAYER "mamba.in_proj", [QR_ROLE_RECURRENT_OUT] = LAYER "mamba.out_proj"
+/* Of Falcon-H1 and Bamba. */
+#define FEED_FORWARD                                                                              \
+    [QR_ROLE_ATTN_NORM] = LAYER "input_layernorm", [QR_ROLE_MLP_NORM] = LAYER "pre_ff_layernorm", \
+    [QR_ROLE_GATE] = LAYER "feed_forward.gate_proj", [QR_ROLE_UP] = LAYER "feed_forward.up_proj", \
+    [QR_ROLE_MLP_OUT] = LAYER "feed_forward.down_proj"
 #define SANDWICH_NORMS                                                                                          \
     [QR_ROLE_ATTN_NORM] = LAYER "input_layernorm", [QR_ROLE_POST_ATTN_NORM] = LAYER "post_attention_layernorm", \
     [QR_ROLE_MLP_NORM] = LAYER "pre_feedforward_layernorm",                                                     \
@@ -469,6 +474,32 @@ static const qr_family families[] = {
                  [QR_ROLE_CHOICE_BIAS] = "layers.%d.mixer.gate.e_score_correction_bias",
                  [QR_ROLE_EXPERT_GATE] = "layers.%d.mixer.experts.%d.up_proj",
                  [QR_ROLE_EXPERT_OUT] = "layers.%d.mixer.experts.%d.down_proj"}},
+    {.family = QR_FAMILY_FALCON_H1,
+     .name = "falcon-h1",
+     .recurrent_out_without_lora = true,
+     .modules = {[QR_ROLE_EMBEDDING] = "model.embed_tokens",
+                 [QR_ROLE_FINAL_NORM] = "model.final_layernorm",
+                 [QR_ROLE_HEAD] = "lm_head",
+                 SPLIT_QKV,
+                 STATE_SPACE,
+                 FEED_FORWARD,
+                 [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj"}},
+    {.family = QR_FAMILY_BAMBA,
+     .name = "bamba",
+     .modules = {[QR_ROLE_EMBEDDING] = "model.embed_tokens",
+                 [QR_ROLE_FINAL_NORM] = "model.final_layernorm",
+                 [QR_ROLE_HEAD] = "lm_head",
+                 SPLIT_QKV,
+                 STATE_SPACE,
+                 FEED_FORWARD,
+                 [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj"}},
+    {.family = QR_FAMILY_APERTUS,
+     .name = "apertus",
+     .modules =
+         {LLAMA_FRAME, SPLIT_QKV, QK_NORMS, [QR_ROLE_ATTN_NORM] = LAYER "attention_layernorm",
+          [QR_ROLE_MLP_NORM] = LAYER "feedforward_layernorm", [QR_ROLE_UP] = LAYER "mlp.up_proj",
+          [QR_ROLE_XIELU_ALPHA_P] = LAYER "mlp.act_fn.alpha_p", [QR_ROLE_XIELU_ALPHA_N] = LAYER "mlp.act_fn.alpha_n",
+          [QR_ROLE_XIELU_BETA] = LAYER "mlp.act_fn.beta", [QR_ROLE_XIELU_EPS] = LAYER "mlp.act_fn.eps"}},
     {.family = QR_FAMILY_GPT2,
      .name = "gpt2",
      .has_frame = true,
@@ -525,15 +556,10 @@ static bool is_of_kv(qr_tensor_role role) { return role == QR_ROLE_K || role == 
 static bool is_of_query_latent(qr_tensor_role role) {
     return role == QR_ROLE_Q_DOWN_NORM || role == QR_ROLE_Q_DOWN || role == QR_ROLE_Q_UP;
 }
-static bool is_of_recurrence(qr_tensor_role role) {
-    return (role >= QR_ROLE_RECURRENT_NORM && role <= QR_ROLE_SKIP) ||
-           (role >= QR_ROLE_DELTA_QKV && role <= QR_ROLE_RECURRENT_OUT);
-}
-
 /* Of what a layer ends with: an MLP, or experts. */
 static bool is_of_mlp(qr_tensor_role role) {
     return role >= QR_ROLE_GATE || role == QR_ROLE_MLP_NORM || role == QR_ROLE_POST_MLP_NORM ||
-           is_vector_of_experts(role);
+           qr_role_is_xielu(role) || is_vector_of_experts(role);
 }
 
 bool qr_family_layer_has(const qr_family *family, const qr_model_config *config, int64_t layer, qr_tensor_role role) {
@@ -544,6 +570,7 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
     const bool is_recurrent = config->recurrent.layers != NULL && config->recurrent.layers[layer];
     const bool has_experts = config->experts.layer_has_experts != NULL && config->experts.layer_has_experts[layer];
     if (role == QR_ROLE_CONV_BIAS && !config->recurrent.has_conv_bias) { return false; }
+    if (role == QR_ROLE_RECURRENT_NORM && config->recurrent.without_norm) { return false; }
     if (role == QR_ROLE_CHOICE_BIAS && !config->experts.has_choice_bias) { return false; }
     if ((role == QR_ROLE_Q_NORM || role == QR_ROLE_K_NORM) && config->without_head_norms) { return false; }
     if (role >= QR_ROLE_SHARED_GATE && role <= QR_ROLE_SHARED_OUT && config->experts.shared_intermediate_size == 0) {
@@ -560,7 +587,8 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
     if (role == QR_ROLE_V && qr_model_config_heads(config, layer).values_are_keys) { return false; }
     if (role >= QR_ROLE_SHARED_GATE || is_vector_of_experts(role)) { return has_experts; }
     if (role >= QR_ROLE_GATE) { return !has_experts || config->experts.beside_dense; }
-    return is_recurrent ? !is_of_attention(role) : !is_of_recurrence(role);
+    if (config->recurrent.beside_attention) { return true; }
+    return is_recurrent ? !is_of_attention(role) : !qr_role_is_of_recurrence(role);
 }
 
 bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {

@@ -33,9 +33,13 @@ typedef enum qr_tensor_role {
     QR_ROLE_CONV,            /* of any layer with a state */
     QR_ROLE_RECURRENT_A_LOG, /* of the gated delta rule, or a state space, as the next */
     QR_ROLE_RECURRENT_DT_BIAS,
-    QR_ROLE_CONV_BIAS,        /* of a state space, as the next */
-    QR_ROLE_SKIP,             /* what goes past the state: "D" */
-    QR_ROLE_SINKS,            /* scores without a value, one for each head */
+    QR_ROLE_CONV_BIAS,     /* of a state space, as the next */
+    QR_ROLE_SKIP,          /* what goes past the state: "D" */
+    QR_ROLE_SINKS,         /* scores without a value, one for each head */
+    QR_ROLE_XIELU_ALPHA_P, /* [1]: of an MLP's activation, as the next; the last two are constants */
+    QR_ROLE_XIELU_ALPHA_N,
+    QR_ROLE_XIELU_BETA,
+    QR_ROLE_XIELU_EPS,
     QR_ROLE_ROUTER_NORM,      /* the weight of the router's own norm */
     QR_ROLE_EXPERT_SCALE,     /* [E]: what experts' shares are multiplied by */
     QR_ROLE_CHOICE_BIAS,      /* [E]: what is added to scores where experts are chosen; it is not trained */
@@ -89,9 +93,30 @@ static inline bool qr_role_is_expert_vector(qr_tensor_role role) {
     return role == QR_ROLE_EXPERT_SCALE || role == QR_ROLE_CHOICE_BIAS || qr_role_is_expert_bias(role);
 }
 
+static inline bool qr_role_is_xielu(qr_tensor_role role) {
+    return role >= QR_ROLE_XIELU_ALPHA_P && role <= QR_ROLE_XIELU_EPS;
+}
+
+/* As transformers begins with them: softplus of the alphas is 0.8 and 0.3. */
+static inline float qr_xielu_initial(qr_tensor_role role) {
+    static const float values[] = {0.20338232F, -1.0502257F, 0.5F, -1e-6F};
+    return values[role - QR_ROLE_XIELU_ALPHA_P];
+}
+
+/* Whether files have it without dimensions. */
+static inline bool qr_role_is_constant(qr_tensor_role role) {
+    return role == QR_ROLE_XIELU_BETA || role == QR_ROLE_XIELU_EPS;
+}
+
 /* Whether it is a buffer to torch, which is never trained. */
 static inline bool qr_role_is_buffer(qr_tensor_role role) {
-    return role == QR_ROLE_LAYER_SCALAR || role == QR_ROLE_CHOICE_BIAS;
+    return role == QR_ROLE_LAYER_SCALAR || role == QR_ROLE_CHOICE_BIAS || qr_role_is_constant(role);
+}
+
+/* Whether it is of what carries a state along. */
+static inline bool qr_role_is_of_recurrence(qr_tensor_role role) {
+    return (role >= QR_ROLE_RECURRENT_NORM && role <= QR_ROLE_SKIP) ||
+           (role >= QR_ROLE_DELTA_QKV && role <= QR_ROLE_RECURRENT_OUT);
 }
 
 /* Whether a model has the module once. */

@@ -534,7 +534,8 @@ qrun_status qr_layer_stream_use_linear(const qrun_model *model, qr_backend *back
                                        qr_error *err) {
     if (linear == &model->inputs.linear) { return QRUN_OK; } /* of no layer */
     const ptrdiff_t bytes = (const unsigned char *)linear - (const unsigned char *)model->layers;
-    return qr_layer_stream_use(model, backend, bytes / (ptrdiff_t)sizeof *model->layers, NO_LAYER, err);
+    const int64_t l = bytes / (ptrdiff_t)sizeof *model->layers % model->shape.n_layers; /* or beside it */
+    return qr_layer_stream_use(model, backend, l, NO_LAYER, err);
 }
 
 void qr_layer_stream_plan_begin(const qrun_model *model) {

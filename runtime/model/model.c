@@ -26,7 +26,8 @@ static qr_act_fn activation(const qr_model_config *config) {
     static const qr_act_fn fns[] = {[QR_ACTIVATION_SILU] = QR_ACT_SILU,
                                     [QR_ACTIVATION_GELU_TANH] = QR_ACT_GELU_TANH,
                                     [QR_ACTIVATION_GELU_ERF] = QR_ACT_GELU_ERF,
-                                    [QR_ACTIVATION_RELU2] = QR_ACT_RELU2};
+                                    [QR_ACTIVATION_RELU2] = QR_ACT_RELU2,
+                                    [QR_ACTIVATION_XIELU] = QR_ACT_NONE /* an op of its own */};
     return fns[config->activation];
 }
 
@@ -39,7 +40,12 @@ qr_recurrent_shape qr_recurrent_shape_of(const qr_model_config *config) {
                                 .n_key_heads = c->n_key_heads,
                                 .n_value_heads = c->n_value_heads,
                                 .key_dim = c->key_dim,
-                                .value_dim = c->value_dim};
+                                .value_dim = c->value_dim,
+                                .has_norm = !c->without_norm};
+    for (size_t i = 0; i < QR_SPACE_PARTS; i++) {
+        shape.scales[i] = (float)c->multipliers[i];
+        shape.is_scaled |= shape.scales[i] != 1.0F;
+    }
     if (c->kind == QR_RECURRENT_CONV) {
         shape.channels = shape.values = config->hidden_size;
         shape.columns = 3 * config->hidden_size;
@@ -79,7 +85,7 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         .attn_softcap = (float)config->attn_logit_softcapping,
         .logit_softcap = (float)config->final_logit_softcapping,
         .embedding_scale = (float)config->embedding_multiplier,
-        .residual_scale = (float)config->residual_multiplier,
+        .gate_scale = (float)config->gate_multiplier,
         .logit_scale = (float)(1.0 / config->logits_scaling),
         .norm_offset = config->norm_adds_one ? 1.0F : 0.0F,
         .activation = activation(config),
@@ -180,26 +186,27 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
 /* Roles are numbered in slot order, siblings in the order of their arrays. */
 qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, void *arg, qr_error *err) {
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
-        qr_layer *layer = &model->layers[l];
+        qr_layer *layer = &model->layers[l], *recurrent = layer->beside != NULL ? layer->beside : layer;
         qr_linear_layer *attn_in = layer->attn_in, *mlp_in = layer->mlp_in;
         for (qr_tensor_role role = QR_ROLE_Q; role <= QR_ROLE_ROUTER; role++) {
             if (!qr_family_layer_has(model->family, &model->config, l, role)) { continue; }
-            const bool is_mixer_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_RECURRENT_OUT;
             const bool is_mlp_out = role == QR_ROLE_MLP_OUT || role == QR_ROLE_SHARED_OUT;
-            qr_linear_layer *linear = is_mixer_out                   ? &layer->attn_out
-                                      : role == QR_ROLE_Q_DOWN       ? &layer->latent.q_down
-                                      : role == QR_ROLE_Q_UP         ? &layer->latent.q_up
-                                      : role == QR_ROLE_KV_DOWN      ? &layer->latent.kv_down
-                                      : role == QR_ROLE_KV_UP        ? &layer->latent.kv_up
-                                      : role == QR_ROLE_ATTN_GATE    ? &layer->attn_gate
-                                      : role == QR_ROLE_INPUTS       ? &model->inputs.linear
-                                      : role == QR_ROLE_INPUT_GATE   ? &layer->input_gate
-                                      : role == QR_ROLE_INPUT_OUT    ? &layer->input_out
-                                      : is_mlp_out                   ? &layer->mlp_out
-                                      : role == QR_ROLE_ROUTER       ? &layer->router
-                                      : role == QR_ROLE_SHARED_SHARE ? &layer->shared_share
-                                      : role < QR_ROLE_RECURRENT_OUT ? attn_in++
-                                                                     : mlp_in++;
+            if (role == QR_ROLE_SPACE_IN) { attn_in = recurrent->attn_in; } /* it has no siblings */
+            qr_linear_layer *linear = role == QR_ROLE_ATTN_OUT        ? &layer->attn_out
+                                      : role == QR_ROLE_RECURRENT_OUT ? &recurrent->attn_out
+                                      : role == QR_ROLE_Q_DOWN        ? &layer->latent.q_down
+                                      : role == QR_ROLE_Q_UP          ? &layer->latent.q_up
+                                      : role == QR_ROLE_KV_DOWN       ? &layer->latent.kv_down
+                                      : role == QR_ROLE_KV_UP         ? &layer->latent.kv_up
+                                      : role == QR_ROLE_ATTN_GATE     ? &layer->attn_gate
+                                      : role == QR_ROLE_INPUTS        ? &model->inputs.linear
+                                      : role == QR_ROLE_INPUT_GATE    ? &layer->input_gate
+                                      : role == QR_ROLE_INPUT_OUT     ? &layer->input_out
+                                      : is_mlp_out                    ? &layer->mlp_out
+                                      : role == QR_ROLE_ROUTER        ? &layer->router
+                                      : role == QR_ROLE_SHARED_SHARE  ? &layer->shared_share
+                                      : role < QR_ROLE_RECURRENT_OUT  ? attn_in++
+                                                                      : mlp_in++;
             QR_RETURN_IF_ERROR(visit(arg, linear, l, role, err));
         }
     }
@@ -383,7 +390,7 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     const qr_model_shape *s = &model->shape;
     const qr_recurrent_shape recurrent = qr_recurrent_shape_of(&model->config);
     const int64_t n_ranks = qr_max(model->split.n_ranks, 1);
-    if (role == QR_ROLE_LAYER_SCALAR) { return 1; }
+    if (role == QR_ROLE_LAYER_SCALAR || qr_role_is_xielu(role)) { return 1; }
     if (role == QR_ROLE_Q_DOWN_NORM) { return s->latent.query_rank; }
     if (role == QR_ROLE_KV_DOWN_NORM) { return s->latent.kv_rank; }
     if (role == QR_ROLE_RECURRENT_NORM) {
@@ -439,7 +446,15 @@ static void shape_layer(qrun_model *model, int64_t l, int32_t *n_recurrent) {
     layer->mixes = qr_model_config_mixes(config, l);
     layer->has_mlp = qr_model_config_has_mlp(config, l);
     layer->is_parallel = model->family->is_parallel;
-    layer->is_recurrent = config->recurrent.layers != NULL && config->recurrent.layers[l];
+    layer->is_recurrent = config->recurrent.layers != NULL && config->recurrent.layers[l] && layer->beside == NULL;
+    layer->out_scale = (float)(config->residual_multiplier * config->attention_out_multiplier);
+    layer->mlp_scale = (float)(config->residual_multiplier * config->mlp_out_multiplier);
+    if (layer->beside != NULL) {
+        *layer->beside = (qr_layer){.mixes = true,
+                                    .is_recurrent = true,
+                                    .out_scale = (float)(config->residual_multiplier * config->space_out_multiplier),
+                                    .state_index = (*n_recurrent)++};
+    }
     if (layer->is_recurrent) { layer->state_index = (*n_recurrent)++; }
     if (layer->expert_gate != NULL) {
         layer->expert_slot = model->n_slots;
@@ -581,6 +596,14 @@ qr_expert_counts qr_model_count_experts(const qrun_model *model) {
     return counts;
 }
 
+static qrun_status make_layers(qrun_model *model, qr_error *err) {
+    const int64_t n = model->shape.n_layers, n_each = model->config.recurrent.beside_attention ? 2 : 1;
+    model->layers = qr_alloc_array_zeroed((size_t)(n * n_each), sizeof *model->layers);
+    if (model->layers == NULL) { return qr_fail_memory(err, "the table of layers", 0); }
+    for (int64_t l = n; l < n * n_each; l++) { model->layers[l - n].beside = &model->layers[l]; }
+    return QRUN_OK;
+}
+
 static qrun_status make_expert_tables(qrun_model *model, qr_error *err) {
     const bool *has_experts = model->config.experts.layer_has_experts;
     const int64_t n_experts = model->shape.n_experts, n_in = qr_family_experts_in(model->family);
@@ -622,8 +645,7 @@ static void hold_in_int8(qr_weight *table) {
 
 qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *options, const qr_safetensors *source,
                               qr_error *err) {
-    model->layers = qr_alloc_array_zeroed((size_t)model->shape.n_layers, sizeof *model->layers);
-    if (model->layers == NULL) { return qr_fail_memory(err, "the table of layers", 0); }
+    QR_RETURN_IF_ERROR(make_layers(model, err));
     QR_RETURN_IF_ERROR(make_expert_tables(model, err));
     describe_state state = {.model = model, .options = options, .source = source};
     shape_modules(&state);

@@ -46,7 +46,7 @@ typedef struct qr_norm {
     qr_row_share share;  /* of a vector that is split among ranks; dim is then this rank's */
 } qr_norm;
 
-enum { QR_MAX_ATTN_IN = 4, QR_MAX_MLP_IN = 2 };
+enum { QR_MAX_ATTN_IN = 4, QR_MAX_MLP_IN = 2, QR_XIELU_NUMBERS = 4 };
 
 /* What a layer with a state has besides its matrices. Vectors, as norms are. */
 typedef struct qr_recurrent_vectors {
@@ -94,10 +94,16 @@ typedef struct qr_layer {
     qr_linear_layer attn_out;  /* [D, H·HD], with latent attention [D, H·value_dim], or of a layer with a state
                                 * [D, values] */
     bool mixes, has_mlp;       /* has what is above and below, or only one of both */
-    bool is_parallel;  /* its MLP reads what attention reads, attn_norm of x, and x grows by both; no mlp_norm */
-    bool is_recurrent; /* carries a state along (layer_recurrent.h), and does not attend */
+    bool is_parallel;        /* its MLP reads what attention reads, attn_norm of x, and x grows by both; no mlp_norm */
+    bool is_recurrent;       /* carries a state along (layer_recurrent.h), and does not attend */
+    struct qr_layer *beside; /* what carries a state along beside this layer's attention: both read attn_norm of x, and
+                              * x grows by both. Of it alone: attn_in, attn_out, out_scale, recurrent and state_index.
+                              * NULL: there is none */
+    float out_scale, mlp_scale; /* of what attention or what is in its place adds to x, and the MLP */
     qr_recurrent_vectors recurrent;
-    qr_norm sinks; /* [H] of attention; as the next, vectors of a norm's form */
+    qr_norm xielu[QR_XIELU_NUMBERS]; /* [1]: alpha_p, alpha_n, beta, eps of its MLP's activation; as the next, vectors
+                                      * of a norm's form. dim 0: it has another */
+    qr_norm sinks;                   /* [H] of attention */
     qr_norm expert_gate_bias, expert_up_bias, expert_out_bias; /* [E, M], [E, M], [E, D] */
     int32_t state_index;                                       /* its number among the layers with a state */
     qr_linear_layer mlp_in[QR_MAX_MLP_IN]; /* gate, up; or one fused: columns [M | M]; or one ungated; of a layer
@@ -159,6 +165,9 @@ typedef struct qr_recurrent_shape {
                        * and steps */
     int64_t n_key_heads, n_value_heads, key_dim, value_dim; /* as qr_recurrent_config; by_key_head: of the delta rule */
     bool by_key_head; /* the projections make them for one key head, and its value heads, after the other */
+    bool has_norm;    /* of a state space: what it gives is normed after its gate */
+    bool is_scaled;   /* of a state space: its gate, x, B, C and steps have factors */
+    float scales[QR_SPACE_PARTS];
 } qr_recurrent_shape;
 
 /* Of config.json, without a split; all 0 where no layer has a state. */
@@ -176,9 +185,9 @@ typedef struct qr_model_shape {
     float attn_scale;                  /* multiplies q · k */
     float attn_softcap, logit_softcap; /* 0: none */
     float embedding_scale;
-    float residual_scale; /* of what a block adds to the residual stream */
-    float router_scale;   /* of the logits of experts */
-    float logit_scale;    /* of logits, before their soft-cap */
+    float gate_scale;   /* of the MLP's gate, before its activation */
+    float router_scale; /* of the logits of experts */
+    float logit_scale;  /* of logits, before their soft-cap */
     qr_act_fn activation;
     bool tied_head;         /* the output head is the embedding's matrix */
     int64_t rope_half[2];   /* pairs rotated per head, per rope kind; 0: no rotary positions */
@@ -245,7 +254,7 @@ struct qrun_model {
     const float *ones;         /* device, [n_ones]: the weight of norms that have none */
     int64_t n_ones;            /* 0: all norms have weights */
     qr_norm embedding_norm;    /* [D], of the ones; dim 0: embeddings are not normed */
-    qr_layer *layers;          /* [L] */
+    qr_layer *layers;          /* [L], and where they have something beside their attention as many of that */
     qr_weight *expert_weights; /* [layers with experts][3][E]; the layers' tables point into it */
     int32_t n_slots;           /* linear layers, head excluded, and two for the experts of a layer */
 

@@ -311,6 +311,10 @@ static float neutral_value(const qrun_model *model, qr_tensor_role role) {
         case QR_ROLE_SKIP:
         case QR_ROLE_RECURRENT_NORM: return 1.0F;
         case QR_ROLE_CONV: return 1.0F / (float)model->shape.recurrent.kernel;
+        case QR_ROLE_XIELU_ALPHA_P:
+        case QR_ROLE_XIELU_ALPHA_N:
+        case QR_ROLE_XIELU_BETA:
+        case QR_ROLE_XIELU_EPS: return qr_xielu_initial(role);
         case QR_ROLE_RECURRENT_A_LOG:
         case QR_ROLE_RECURRENT_DT_BIAS:
         case QR_ROLE_CONV_BIAS:

@@ -143,7 +143,8 @@ qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors 
     }
     const int64_t row[2] = {1, n};
     const bool is_row = role == QR_ROLE_CHOICE_BIAS && model->family->choice_bias_is_row;
-    return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, is_row ? 2 : 1, is_row ? row : &n, tensor, err);
+    const int n_dims = qr_role_is_constant(role) ? 0 : is_row ? 2 : 1;
+    return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, n_dims, is_row ? row : &n, tensor, err);
 }
 
 /* ---- Unknown ones ------------------------------------------------------------------------------------------------ */

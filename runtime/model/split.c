@@ -97,7 +97,7 @@ static void split_recurrent(const qr_split *split, qr_recurrent_shape *shape) {
 
 bool qr_split_shares_groups(const qrun_model *model) {
     const qr_recurrent_config *recurrent = &model->config.recurrent;
-    return model->split.n_ranks > 0 && model->shape.recurrent.kind == QR_RECURRENT_SPACE &&
+    return model->split.n_ranks > 0 && model->shape.recurrent.kind == QR_RECURRENT_SPACE && !recurrent->without_norm &&
            recurrent->n_key_heads % model->split.n_ranks != 0;
 }
 

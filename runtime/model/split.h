@@ -37,7 +37,7 @@ static inline int64_t qr_split_first_kv_head(const qr_split *split, int64_t n) {
     return n * split->rank / split->n_ranks;
 }
 
-/* Whether a group of a state space, over whose values its norm goes, is on several ranks. */
+/* Whether a group of a state space, over whose values its norm goes, is on several ranks. Not where there is none. */
 bool qr_split_shares_groups(const qrun_model *model);
 
 /* This rank's share of n rows of a module of a layer (0 where it is of none), and how many those are; n, and no share,

@@ -72,7 +72,8 @@ static bool segment_is_kept(const qr_recompute_policy *policy, int64_t layer, in
 
 /* What layers take of buffers: one, or the most of any where all take the same in turn. */
 typedef struct layer_kinds {
-    bool attention, recurrent;
+    bool attention, recurrent; /* both: of one after the other, unless they are beside each other */
+    bool beside;
     int64_t heads, qkv, raw; /* H · HD, (H + 2 KV) · HD, and what of it is kept before it is normed */
 } layer_kinds;
 
@@ -80,6 +81,8 @@ static layer_kinds kind_of(const qrun_model *model, const qr_layer *layer) {
     const qr_model_shape *s = &model->shape;
     if (layer->is_recurrent) { return (layer_kinds){.recurrent = true}; }
     return (layer_kinds){.attention = true,
+                         .recurrent = layer->beside != NULL,
+                         .beside = layer->beside != NULL,
                          .heads = s->n_heads * layer->head_dim,
                          .qkv = qr_qkv_columns(s, layer),
                          .raw = qr_raw_columns(s, layer)};
@@ -89,6 +92,7 @@ static layer_kinds kinds_of(const qrun_model *model) {
     layer_kinds kinds = {.attention = true, .recurrent = model->shape.recurrent.n_layers > 0};
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
         const layer_kinds kind = kind_of(model, &model->layers[l]);
+        kinds.beside |= kind.beside;
         kinds.heads = qr_max(kinds.heads, kind.heads);
         kinds.qkv = qr_max(kinds.qkv, kind.qkv);
         kinds.raw = qr_max(kinds.raw, kind.raw);
@@ -121,11 +125,16 @@ static void lay_attention(qr_layout *layout, const qrun_model *model, layer_kind
     const int64_t columns = kinds.recurrent ? s->recurrent.columns : 0,
                   values = kinds.recurrent ? s->recurrent.values : 0;
     QR_LAY(layout, layer->buffers.attn_normed, rows * s->hidden, act);
-    QR_LAY(layout, layer->buffers.qkv, t * qr_max(kinds.qkv, columns), sizeof(float));
-    QR_LAY(layout, layer->buffers.attended, t * qr_max(kinds.heads, values), act);
-    qr_layout recurrent = *layout; /* in the same place: a layer is of one kind */
+    QR_LAY(layout, layer->buffers.qkv, t * (kinds.beside ? kinds.qkv : qr_max(kinds.qkv, columns)), sizeof(float));
+    QR_LAY(layout, layer->buffers.attended, t * (kinds.beside ? kinds.heads : qr_max(kinds.heads, values)), act);
+    if (kinds.beside) {
+        QR_LAY(layout, layer->buffers.beside_qkv, t * columns, sizeof(float));
+        QR_LAY(layout, layer->buffers.beside_attended, t * values, act);
+        lay_heads(layout, model, &kinds, t, layer);
+    }
+    qr_layout recurrent = *layout; /* in the same place: a layer is of one kind, or has all of attention's before */
     recurrent.part = qr_recurrent_part(model);
-    if (kinds.attention) { lay_heads(layout, model, &kinds, t, layer); }
+    if (kinds.attention && !kinds.beside) { lay_heads(layout, model, &kinds, t, layer); }
     if (kinds.recurrent) {
         QR_LAY(&recurrent, layer->buffers.conved, t * s->recurrent.channels, sizeof(float));
         QR_LAY(&recurrent, layer->buffers.recalled, t * values, sizeof(float));

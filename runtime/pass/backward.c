@@ -254,10 +254,9 @@ static qrun_status scale_rows(qr_train_pass *pass, float *x, float factor, qr_er
     return qr_scale(pass->backend, &args, pass->workspace, err);
 }
 
-/* The gradient into a block's last matrix: dx itself, or that through the model's factor and the norm after it. */
-static qrun_status branch_gradient(qr_train_pass *pass, const qr_norm *post_norm, const float *branch,
+/* The gradient into a block's last matrix: dx itself, or that through the block's factor and the norm after it. */
+static qrun_status branch_gradient(qr_train_pass *pass, const qr_norm *post_norm, const float *branch, float factor,
                                    const float **dbranch, qr_error *err) {
-    const float factor = pass->model->shape.residual_scale;
     *dbranch = pass->b.dx;
     if (factor != 1.0F) {
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.dbranch, pass->b.dx, err));
@@ -268,6 +267,20 @@ static qrun_status branch_gradient(qr_train_pass *pass, const qr_norm *post_norm
     const float *dy = *dbranch;
     *dbranch = pass->b.dbranch;
     return qr_pass_norm_backward(pass, post_norm, branch, dy, pass->b.dbranch, pass->n_tokens, false, err);
+}
+
+/* The same where the activation has numbers of its own. */
+static qrun_status xielu_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    const qr_xielu_args forward = qr_layer_xielu_args(&blocks, layer);
+    const qr_xielu_backward_args args = {.forward = forward,
+                                         .dy = pass->b.dgated,
+                                         .dx = pass->current->buffers.mlp,
+                                         .dalpha_p = qr_parameters_gradient(pass->parameters, forward.alpha_p),
+                                         .dalpha_n = qr_parameters_gradient(pass->parameters, forward.alpha_n),
+                                         .dy_stride = forward.dim,
+                                         .dx_stride = forward.x_stride};
+    return qr_xielu_backward(pass->backend, &args, pass->workspace, err);
 }
 
 /* The gradient of the MLP's activations overwrites them: nothing reads them any more. */
@@ -291,6 +304,7 @@ static qrun_status activation_backward(qr_train_pass *pass, const qr_layer *laye
                                             .du_stride = columns};
         return qr_gate_backward(pass->backend, &args, pass->workspace, err);
     }
+    if (layer->xielu[0].dim > 0) { return xielu_backward(pass, layer, err); }
     const qr_activation_backward_args args = {.fn = model->shape.activation,
                                               .x = g,
                                               .dy = pass->b.dgated,
@@ -307,10 +321,12 @@ static qrun_status activation_backward(qr_train_pass *pass, const qr_layer *laye
 static qrun_status dense_mlp_backward(qr_train_pass *pass, const qr_layer *layer, const float *dbranch, qr_error *err) {
     const qrun_model *model = pass->model;
     const qr_kept_layer *kept = pass->current;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
     QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->mlp_out, kept->buffers.gated, dbranch, model->shape.hidden,
                                                pass->b.dgated, false, err));
     QR_RETURN_IF_ERROR(qr_pass_shared_share_backward(pass, layer, err));
     QR_RETURN_IF_ERROR(activation_backward(pass, layer, kept, err));
+    QR_RETURN_IF_ERROR(qr_layer_scale_gate(&blocks, layer, err));
     for (int i = 0; i < QR_MAX_MLP_IN && layer->mlp_in[i].weight.desc.rows > 0; i++) {
         const qr_linear_layer *linear = &layer->mlp_in[i];
         QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, linear, kept->buffers.mlp_normed,
@@ -354,7 +370,8 @@ static qrun_status add_input_backward(qr_train_pass *pass, const qr_layer *layer
                                         .du_stride = 2 * p};
     const float *dbranch;
     if (!qr_layer_has_input(layer)) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_input_norm, b->input_branch, &dbranch, err));
+    QR_RETURN_IF_ERROR(
+        branch_gradient(pass, &layer->post_input_norm, b->input_branch, layer->mlp_scale, &dbranch, err));
     QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->input_out, b->input_gated, dbranch,
                                                pass->model->shape.hidden, pass->b.dgated, false, err));
     QR_RETURN_IF_ERROR(qr_gate_backward(pass->backend, &gate, pass->workspace, err));
@@ -399,7 +416,8 @@ qrun_status qr_pass_mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_
     qr_timeline_part(pass->backend, QR_PART_MLP);
     QR_RETURN_IF_ERROR(qr_layer_scale(&blocks, layer, pass->b.dx, err));
     QR_RETURN_IF_ERROR(add_input_backward(pass, layer, err));
-    QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_mlp_norm, kept->buffers.mlp_branch, &dbranch, err));
+    QR_RETURN_IF_ERROR(
+        branch_gradient(pass, &layer->post_mlp_norm, kept->buffers.mlp_branch, layer->mlp_scale, &dbranch, err));
     if (qr_layer_experts_beside_mlp(layer)) { return experts_beside_mlp_backward(pass, layer, dbranch, err); }
     const bool is_dense = layer->mlp_out.weight.desc.rows > 0;
     if (is_dense) { QR_RETURN_IF_ERROR(dense_mlp_backward(pass, layer, dbranch, err)); }
@@ -532,7 +550,7 @@ qrun_status qr_pass_attention_out_backward(qr_train_pass *pass, const qr_layer *
     const qr_layer_buffers *b = &pass->current->buffers;
     const float *dbranch;
     qr_timeline_part(pass->backend, qr_layer_part(pass->model, layer));
-    QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_attn_norm, b->attn_branch, &dbranch, err));
+    QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_attn_norm, b->attn_branch, layer->out_scale, &dbranch, err));
     const bool padded = qr_latent_pads_values(&pass->model->shape);
     float *dvalues = padded ? pass->b.kv_up : pass->b.dattended;
     QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->attn_out, b->attended, dbranch, pass->model->shape.hidden,
@@ -551,17 +569,38 @@ qrun_status qr_pass_outputs_backward(qr_train_pass *pass, const qr_layer *layer,
     return layer->is_parallel ? qr_pass_mlp_backward(pass, layer, err) : QRUN_OK;
 }
 
+qr_train_pass qr_pass_beside(const qr_train_pass *pass, qr_kept_layer *kept) {
+    qr_train_pass beside = *pass;
+    *kept = *pass->current;
+    kept->buffers.qkv = kept->buffers.beside_qkv;
+    kept->buffers.attended = kept->buffers.beside_attended;
+    beside.b.dqkv = pass->b.dqkv_beside;
+    beside.current = kept;
+    return beside;
+}
+
+/* What is beside attention, which dnormed has come through already: dnormed grows. Both read dx as it is. */
+static qrun_status beside_backward(const qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    qr_kept_layer kept;
+    qr_train_pass beside = qr_pass_beside(pass, &kept);
+    QR_RETURN_IF_ERROR(qr_pass_attention_out_backward(&beside, layer, err));
+    QR_RETURN_IF_ERROR(qr_pass_recurrent_gate_backward(&beside, layer, err));
+    QR_RETURN_IF_ERROR(qr_pass_recurrent_recall_backward(&beside, layer, err));
+    return qr_pass_recurrent_project_backward(&beside, layer, true, err);
+}
+
 /* From dattended. */
 static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     if (!layer->mixes) { return QRUN_OK; }
     if (layer->is_recurrent) {
         QR_RETURN_IF_ERROR(qr_pass_recurrent_gate_backward(pass, layer, err));
         QR_RETURN_IF_ERROR(qr_pass_recurrent_recall_backward(pass, layer, err));
-        QR_RETURN_IF_ERROR(qr_pass_recurrent_project_backward(pass, layer, err));
+        QR_RETURN_IF_ERROR(qr_pass_recurrent_project_backward(pass, layer, false, err));
     } else {
         QR_RETURN_IF_ERROR(qr_pass_attend_backward(pass, layer, err));
         QR_RETURN_IF_ERROR(qr_pass_attention_heads_backward(pass, layer, err));
     }
+    if (layer->beside != NULL) { QR_RETURN_IF_ERROR(beside_backward(pass, layer->beside, err)); }
     return qr_pass_attention_norm_backward(pass, layer, err);
 }
 

@@ -2,6 +2,7 @@
 #include "runtime/layers/layer_recurrent.h"
 
 #include "runtime/layers/layer_delta.h"
+#include "runtime/layers/layer_space.h"
 #include "runtime/pass/pass_state.h"
 
 qrun_status qr_pass_recurrent_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -20,18 +21,21 @@ qrun_status qr_pass_recurrent_recall_backward(qr_train_pass *pass, const qr_laye
     }
 }
 
-qrun_status qr_pass_recurrent_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+qrun_status qr_pass_recurrent_project_backward(qr_train_pass *pass, const qr_layer *layer, bool accumulate,
+                                               qr_error *err) {
     const qr_recurrent_shape *d = &pass->model->shape.recurrent;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
     const float *dout = pass->b.dqkv;
+    if (d->is_scaled) { QR_RETURN_IF_ERROR(qr_layer_space_scale(&blocks, pass->b.dqkv, err)); }
     if (d->by_key_head) {
-        const qr_layer_pass blocks = qr_pass_layer(pass);
         dout = pass->b.by_head;
         QR_RETURN_IF_ERROR(qr_layer_delta_reorder(&blocks, pass->b.dqkv, pass->b.by_head, true, err));
     }
     for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
         const qr_linear_layer *linear = &layer->attn_in[i];
         QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, linear, pass->current->buffers.attn_normed,
-                                                   dout + linear->out_offset, d->columns, pass->b.dnormed, i > 0, err));
+                                                   dout + linear->out_offset, d->columns, pass->b.dnormed,
+                                                   accumulate || i > 0, err));
     }
     return QRUN_OK;
 }

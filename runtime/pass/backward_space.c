@@ -3,7 +3,7 @@
 
 #include "runtime/pass/pass_state.h"
 
-/* Through the norm and the gate before it, which is computed again. */
+/* Through the norm, where there is one, and the gate before it, which is computed again for it. */
 qrun_status qr_pass_space_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_recurrent_shape *s = &pass->model->shape.recurrent;
     const qr_layer_pass blocks = qr_pass_layer(pass);
@@ -13,7 +13,7 @@ qrun_status qr_pass_space_gate_backward(qr_train_pass *pass, const qr_layer *lay
     const qr_gate_backward_args gate = {.fn = forward.fn,
                                         .g = forward.g,
                                         .u = forward.u,
-                                        .dy = dgated,
+                                        .dy = s->has_norm ? dgated : pass->b.dattended,
                                         .dg = pass->b.dqkv,
                                         .du = pass->b.dattended,
                                         .n_rows = pass->n_tokens,
@@ -22,6 +22,7 @@ qrun_status qr_pass_space_gate_backward(qr_train_pass *pass, const qr_layer *lay
                                         .u_stride = s->values,
                                         .dg_stride = s->columns,
                                         .du_stride = s->values};
+    if (!s->has_norm) { return qr_gate_backward(pass->backend, &gate, pass->workspace, err); }
     QR_RETURN_IF_ERROR(qr_gate(pass->backend, &forward, pass->workspace, err));
     for (int64_t g = 0; g < s->n_key_heads; g++) {
         const qr_space_group group = qr_space_group_of(s, g);

@@ -99,10 +99,10 @@ static void lay_adapters(const qr_parameters *parameters, int64_t rows, size_t a
 
 /* What is computed again before a layer's last gate, or its gradient: of the delta rule a norm; of a state space the
  * gate, which is before the norm, and its gradient. */
-static int64_t gate_work_parts(qr_recurrent_kind kind) {
-    switch (kind) {
+static int64_t gate_work_parts(const qr_recurrent_shape *shape) {
+    switch (shape->kind) {
         case QR_RECURRENT_DELTA: return 1;
-        case QR_RECURRENT_SPACE: return 2;
+        case QR_RECURRENT_SPACE: return shape->has_norm ? 2 : 0;
         default: return 0;
     }
 }
@@ -123,15 +123,18 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     QR_LAY(&layout, b->dattended, t * s->widest_attended, f32);
     /* dattended is there already: of other tiles, or where blocks are parallel */
     if (limits->policy.tile_rows > 0 || model->family->is_parallel) { mlp = layout; }
-    QR_LAY(&layout, b->dqkv, t * qr_widest_qkv(s), f32);
-    qr_layout recurrent = layout; /* in the same place too: a layer is of one kind */
+    const bool has_beside = model->config.recurrent.beside_attention;
+    QR_LAY(&layout, b->dqkv, t * (has_beside ? s->widest_qkv : qr_widest_qkv(s)), f32);
+    if (has_beside) { QR_LAY(&layout, b->dqkv_beside, t * s->recurrent.columns, f32); }
+    qr_layout recurrent = layout; /* in the same place too: a layer is of one kind, and what is beside attention comes
+                                   * after it */
     recurrent.part = qr_recurrent_part(model);
     mlp.part = QR_PART_MLP;
     if (s->attn_gated) { QR_LAY(&layout, b->dq_gate, t * qr_gate_columns(s), f32); }
     QR_LAY(&layout, b->kv_up, rows * qr_latent_up_columns(s), f32);
     QR_LAY(&layout, b->dlatent, rows * qr_pass_latent_work_columns(s), f32);
     QR_LAY(&recurrent, b->dconved, t * s->recurrent.channels, f32);
-    QR_LAY(&recurrent, b->gate_work, gate_work_parts(s->recurrent.kind) * rows * s->recurrent.values, f32);
+    QR_LAY(&recurrent, b->gate_work, gate_work_parts(&s->recurrent) * rows * s->recurrent.values, f32);
     if (s->recurrent.by_key_head) { QR_LAY(&recurrent, b->by_head, rows * s->recurrent.columns, f32); }
     QR_LAY(&mlp, b->dgated, rows * mlp_elements(model), f32);
     if (qr_model_has_experts(model)) { QR_LAY(&mlp, b->dshare, rows * s->experts_per_token, f32); }

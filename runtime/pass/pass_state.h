@@ -10,24 +10,25 @@
 /* Device buffers other than the kept activations; R rows go through the output head at once, and N rows through all of
  * a layer but attention: T without tiles. d… is the gradient with respect to …, F32. */
 typedef struct qr_pass_buffers {
-    float *x, *dx;    /* [T, D] residual stream */
-    float *dbranch;   /* [N, D] into a block's output, after its post-norm */
-    float *dnormed;   /* [N, D] of a block's normed input */
-    float *dattended; /* [T, H · HD], or [T, values] */
-    float *dqkv;      /* [T, (H + 2 KV) · HD], or [T, qr_recurrent_shape.columns] */
-    float *dq_gate;   /* [T, H, 2, HD] or [T, H, HD], with gated attention */
-    float *dconved;   /* [T, channels]; layers with a state only, as the next */
-    float *gate_work; /* of layers with a state: [N, values] what the last gate reads, then its gradient; of a state
-                       * space [2, N, values], what it gives and the gradient of that */
-    float *by_head;   /* [N, columns]: of qr_layer_buffers, and its gradient */
-    float *kv_up;     /* [N, H, plain_dim + value_dim] of qr_layer_buffers, and its gradient; models with latent
-                       * attention only, as the next */
-    float *dlatent;   /* [N, …]: parts that backward_latent.c names */
-    float *dgated;    /* [N, M], or [S, M] of experts, S = N · top_k; where dattended and dqkv are, or
-                       * with tiles dqkv alone, while attention has its turn */
-    float *dshare;    /* [S] of slots of experts */
-    void *dy;         /* [N, widest output], or [S, M], act: a gradient on its way into a product
-                       * with weights */
+    float *x, *dx;      /* [T, D] residual stream */
+    float *dbranch;     /* [N, D] into a block's output, after its post-norm */
+    float *dnormed;     /* [N, D] of a block's normed input */
+    float *dattended;   /* [T, H · HD], or [T, values] */
+    float *dqkv;        /* [T, (H + 2 KV) · HD], or [T, qr_recurrent_shape.columns] */
+    float *dqkv_beside; /* [T, qr_recurrent_shape.columns]: of what is beside attention */
+    float *dq_gate;     /* [T, H, 2, HD] or [T, H, HD], with gated attention */
+    float *dconved;     /* [T, channels]; layers with a state only, as the next */
+    float *gate_work;   /* of layers with a state: [N, values] what the last gate reads, then its gradient; of a state
+                         * space [2, N, values], what it gives and the gradient of that */
+    float *by_head;     /* [N, columns]: of qr_layer_buffers, and its gradient */
+    float *kv_up;       /* [N, H, plain_dim + value_dim] of qr_layer_buffers, and its gradient; models with latent
+                         * attention only, as the next */
+    float *dlatent;     /* [N, …]: parts that backward_latent.c names */
+    float *dgated;      /* [N, M], or [S, M] of experts, S = N · top_k; where dattended and dqkv are, or
+                         * with tiles dqkv alone, while attention has its turn */
+    float *dshare;      /* [S] of slots of experts */
+    void *dy;           /* [N, widest output], or [S, M], act: a gradient on its way into a product
+                         * with weights */
     float *cos_table[2], *sin_table[2]; /* [T, half] */
     float *selected;                    /* [R, D] rows whose next token is a target */
     void *selected_normed;              /* [R, D] act */
@@ -172,10 +173,14 @@ qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer,
  * Nothing where there is none. */
 qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 /* Of a layer with a state (backward_recurrent.c): through its last gate, whose gradient goes to dqkv, in place in
- * dattended; along whole sequences, from there to the other columns of dqkv; and from dqkv to dnormed. */
+ * dattended; along whole sequences, from there to the other columns of dqkv; and from dqkv to dnormed, overwritten or
+ * added to. */
 qrun_status qr_pass_recurrent_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_recurrent_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
-qrun_status qr_pass_recurrent_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_recurrent_project_backward(qr_train_pass *pass, const qr_layer *layer, bool accumulate,
+                                               qr_error *err);
+/* The pass as layer->beside of the current layer sees it; `kept` becomes its current layer. */
+qr_train_pass qr_pass_beside(const qr_train_pass *pass, qr_kept_layer *kept);
 /* qr_layer_rms_norm backward, to dx, which may be dy, or added to it; the norm's own gradient grows where it is
  * trained. dx and dy: rows of n_groups · norm->dim. */
 qrun_status qr_pass_rms_norm_backward(qr_train_pass *pass, const qr_norm *norm, int64_t n_groups, const float *x,

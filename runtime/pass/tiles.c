@@ -65,9 +65,12 @@ static void skip_of_layer(const qrun_model *model, const qr_layer *layer, int64_
     skip(&kept->x_in, n, s->hidden);
     skip(&kept->buffers.qkv, n, qkv);
     skip_act(&kept->buffers.attended, n, attended, model->act_dtype);
-    if (layer->is_recurrent) {
-        skip(&kept->buffers.recalled, n, s->recurrent.values);
-        return;
+    if (layer->is_recurrent || layer->beside != NULL) { skip(&kept->buffers.recalled, n, s->recurrent.values); }
+    if (layer->is_recurrent) { return; }
+    if (layer->beside != NULL) {
+        skip(&b->dqkv_beside, n, s->recurrent.columns);
+        skip(&kept->buffers.beside_qkv, n, s->recurrent.columns);
+        skip_act(&kept->buffers.beside_attended, n, s->recurrent.values, model->act_dtype);
     }
     skip(&b->dq_gate, n, qr_gate_columns(s));
     skip(&kept->buffers.qk_raw, n, qr_raw_columns(s, layer));
@@ -105,23 +108,29 @@ qrun_status qr_pass_for_tiles(qr_train_pass *pass, const qr_layer *layer, qr_pas
 
 /* What attention or the recurrence reads. */
 static qrun_status heads(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
-    const qr_layer_pass blocks = qr_pass_layer(tile);
+    const qr_layer_pass blocks = qr_pass_layer(tile), beside = qr_layer_pass_beside(&blocks);
     QR_RETURN_IF_ERROR(qr_layer_attention_norm(&blocks, layer, err));
+    if (layer->beside != NULL) { QR_RETURN_IF_ERROR(qr_layer_recurrent_project(&beside, layer->beside, err)); }
     return layer->is_recurrent ? qr_layer_recurrent_project(&blocks, layer, err)
                                : qr_layer_attention_heads(&blocks, layer, err);
 }
 
 /* buffers.attended of all rows, from the residual stream; of a layer with a state buffers.recalled. */
 static qrun_status attend(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qr_layer_pass blocks = qr_pass_layer(pass);
+    const qr_layer_pass blocks = qr_pass_layer(pass), beside = qr_layer_pass_beside(&blocks);
     if (!layer->mixes) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, heads, err));
+    if (layer->beside != NULL) { QR_RETURN_IF_ERROR(qr_layer_recurrent_recall(&beside, layer->beside, err)); }
     return layer->is_recurrent ? qr_layer_recurrent_recall(&blocks, layer, err) : qr_layer_attend(&blocks, layer, err);
 }
 
 /* From there the residual stream after attention. */
 static qrun_status attention_out(const qr_layer_pass *blocks, const qr_layer *layer, qr_error *err) {
     if (!layer->mixes) { return QRUN_OK; }
+    if (layer->beside != NULL) {
+        const qr_layer_pass beside = qr_layer_pass_beside(blocks);
+        QR_RETURN_IF_ERROR(attention_out(&beside, layer->beside, err));
+    }
     if (layer->is_recurrent) { QR_RETURN_IF_ERROR(qr_layer_recurrent_gate(blocks, layer, err)); }
     return qr_layer_attention_out(blocks, layer, err);
 }
@@ -165,8 +174,13 @@ static qrun_status heads_backward(qr_train_pass *tile, const qr_layer *layer, qr
     qr_timeline_phase(tile->backend, QR_PHASE_recompute);
     QR_RETURN_IF_ERROR(qr_layer_attention_norm(&blocks, layer, err));
     qr_timeline_phase(tile->backend, QR_PHASE_backward);
-    QR_RETURN_IF_ERROR(layer->is_recurrent ? qr_pass_recurrent_project_backward(tile, layer, err)
+    QR_RETURN_IF_ERROR(layer->is_recurrent ? qr_pass_recurrent_project_backward(tile, layer, false, err)
                                            : qr_pass_attention_heads_backward(tile, layer, err));
+    if (layer->beside != NULL) {
+        qr_kept_layer kept;
+        qr_train_pass beside = qr_pass_beside(tile, &kept);
+        QR_RETURN_IF_ERROR(qr_pass_recurrent_project_backward(&beside, layer->beside, true, err));
+    }
     return qr_pass_attention_norm_backward(tile, layer, err);
 }
 
@@ -176,6 +190,14 @@ static qrun_status attend_backward(qr_train_pass *pass, const qr_layer *layer, q
     if (!layer->is_recurrent) { return qr_pass_attend_backward(pass, layer, err); }
     QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, qr_pass_recurrent_gate_backward, err));
     return qr_pass_recurrent_recall_backward(pass, layer, err);
+}
+
+/* The same of what is beside attention, from dx between the blocks, which is as it was: dattended has been read. */
+static qrun_status beside_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    qr_kept_layer kept;
+    qr_train_pass beside = qr_pass_beside(pass, &kept);
+    QR_RETURN_IF_ERROR(qr_pass_for_tiles(&beside, layer, qr_pass_attention_out_backward, err));
+    return attend_backward(&beside, layer, err);
 }
 
 qrun_status qr_pass_backward_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err) {
@@ -189,5 +211,6 @@ qrun_status qr_pass_backward_in_tiles(qr_train_pass *pass, int64_t l, qr_error *
     qr_timeline_phase(pass->backend, QR_PHASE_backward);
     if (!layer->mixes) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(attend_backward(pass, layer, err));
+    if (layer->beside != NULL) { QR_RETURN_IF_ERROR(beside_backward(pass, layer->beside, err)); }
     return qr_pass_for_tiles(pass, layer, heads_backward, err);
 }

@@ -322,6 +322,8 @@ static float initial_element(const qr_parameters *p, const qr_whole_options *opt
         case QR_ROLE_EXPERT_GATE_BIAS:
         case QR_ROLE_EXPERT_UP_BIAS:
         case QR_ROLE_EXPERT_OUT_BIAS: return 0.0F;
+        case QR_ROLE_XIELU_ALPHA_P:
+        case QR_ROLE_XIELU_ALPHA_N: return qr_xielu_initial(parameter->role);
         case QR_ROLE_SINKS:
         case QR_ROLE_CONV: return (float)(range * qr_random_normal(options->seed, (uint64_t)stream, (uint64_t)i));
         case QR_ROLE_RECURRENT_A_LOG:

@@ -37,7 +37,8 @@ static int64_t gated_columns(const qrun_model *model, const qr_layer *layer) {
 /* Heads, what goes through activations, and the residual stream after each block. */
 static int64_t layer_bytes(const qrun_model *model, const qr_layer *layer) {
     const int64_t act = (int64_t)qr_dtype_bytes(model->act_dtype), f32 = sizeof(float);
-    const int64_t n_blocks = (layer->mixes ? 1 : 0) + (layer->has_mlp ? qr_layer_experts_beside_mlp(layer) ? 2 : 1 : 0);
+    const int64_t n_mlps = layer->has_mlp ? qr_layer_experts_beside_mlp(layer) ? 2 : 1 : 0;
+    const int64_t n_blocks = (layer->mixes ? 1 : 0) + n_mlps;
     const bool shares_groups = qr_split_shares_groups(model), is_normed = layer->is_recurrent == shares_groups;
     const int64_t heads = layer->attn_out.weight.desc.cols / model->split.n_ranks;
     const int64_t stream = qr_split_own(&model->split, model->shape.hidden);
@@ -48,7 +49,10 @@ static int64_t layer_bytes(const qrun_model *model, const qr_layer *layer) {
 int64_t qr_split_sent_bytes(const qrun_model *model, int64_t n_tokens, int64_t n_logit_rows) {
     int64_t n_bytes = 0;
     if (model->split.n_ranks == 0) { return 0; }
-    for (int64_t l = 0; l < model->shape.n_layers; l++) { n_bytes += layer_bytes(model, &model->layers[l]); }
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        const qr_layer *layer = &model->layers[l];
+        n_bytes += layer_bytes(model, layer) + (layer->beside != NULL ? layer_bytes(model, layer->beside) : 0);
+    }
     const bool sends_logits = model->head_share.all > 0 && model->split.rank > 0;
     const int64_t logits = sends_logits ? model->head.desc.rows * (int64_t)sizeof(float) : 0;
     return n_tokens * n_bytes * (model->split.n_ranks - 1) + n_logit_rows * logits;

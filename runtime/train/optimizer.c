@@ -391,6 +391,8 @@ static bool is_like_matrix(qr_tensor_role role) {
         case QR_ROLE_RECURRENT_A_LOG:
         case QR_ROLE_SKIP:
         case QR_ROLE_SINKS:
+        case QR_ROLE_XIELU_ALPHA_P:
+        case QR_ROLE_XIELU_ALPHA_N:
         case QR_ROLE_ROUTER_NORM: /* "router.scale" */
         case QR_ROLE_EXPERT_SCALE: return true;
         default: return false;

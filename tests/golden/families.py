@@ -275,6 +275,33 @@ FAMILIES = [
            "3 of 7 experts of squared ReLU without a gate, beside one of all tokens, chosen by sigmoids plus a bias",
            prompt_lengths=(1, 7, 24), older_config=dict(
                hybrid_override_pattern="MEE-*E", num_hidden_layers=6, time_step_limit=[0.0, float("inf")])),
+    Family("falcon-h1", "falcon_h1",
+           _config(60, 5, 1, 3, 92, head_dim=24, tie_word_embeddings=False, rms_norm_eps=2e-3, mamba_d_ssm=70,
+                   mamba_n_heads=5, mamba_d_head=14, mamba_d_state=20, mamba_n_groups=1, embedding_multiplier=0.6,
+                   lm_head_multiplier=1.4, key_multiplier=0.6, attention_in_multiplier=0.8,
+                   attention_out_multiplier=1.3, ssm_in_multiplier=1.2, ssm_out_multiplier=0.7,
+                   mlp_multipliers=[0.7, 1.2], ssm_multipliers=[0.8, 1.1, 0.9, 1.3, 0.6], time_step_limit=[0.0, 6e4])
+           | _rope("default", 100000000000.0),
+           "attention and Mamba-2 side by side in every layer, without a norm; factors of all that it makes",
+           prompt_lengths=(1, 7, 33, 70, 130)),
+    Family("falcon-h1-norm", "falcon_h1",
+           _config(48, 6, 3, 2, 76, tie_word_embeddings=True, mamba_d_ssm=None, mamba_expand=1, mamba_n_heads=6,
+                   mamba_d_state=9, mamba_n_groups=3, mamba_d_conv=3, mamba_conv_bias=False, mamba_rms_norm=True,
+                   mamba_norm_before_gate=False, time_step_limit=[0.0, 6e4])
+           | _rope("linear", factor=2.5),
+           "Mamba-2 of three groups with a norm after its gate, beside attention; no factors", prompt_lengths=(1, 7, 33)),
+    Family("bamba", "bamba",
+           _config(60, 5, 1, 4, 92, head_dim=24, tie_word_embeddings=False, rms_norm_eps=2e-3, attn_layer_indices=[1, 3],
+                   mamba_n_heads=5, mamba_d_head=24, mamba_d_state=20, mamba_n_groups=1, attention_bias=True,
+                   mlp_bias=True, time_step_limit=[0.0, 6e4])
+           | _rope("default"),
+           "Mamba-2 in two of four layers, heads of which half rotates in the others, biases",
+           prompt_lengths=(1, 7, 33, 70, 130)),
+    Family("apertus", "apertus",
+           _config(60, 6, 3, 3, 172, head_dim=24, tie_word_embeddings=False, hidden_act="xielu", attention_bias=True)
+           | _rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=64),
+           "xIELU with two learned numbers a layer, norms of heads, biases of attention"),
     Family("gpt-oss", "gpt_oss",
            _config(60, 6, 3, 4, 36, head_dim=24, tie_word_embeddings=False, num_local_experts=7, num_experts_per_tok=3,
                    sliding_window=7, max_position_embeddings=4096, swiglu_limit=2.5)

@@ -37,6 +37,8 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "granite4-moe": ATTENTION + ["in_proj", "out_proj"],
            "nemotron-h": ATTENTION + ["in_proj", "up_proj", "down_proj"],    # PEFT refuses out_proj
            "nemotron-h-moe": ATTENTION + ["in_proj", "up_proj", "down_proj"],
+           "falcon-h1": LLAMA_LINEAR + ["in_proj"], "falcon-h1-norm": ATTENTION + ["in_proj"],    # as there
+           "bamba": LLAMA_LINEAR + ["in_proj", "out_proj"], "apertus": ATTENTION + ["up_proj", "down_proj"],
            "exaone4": LLAMA_LINEAR, "seed-oss": LLAMA_LINEAR, "mellum": ATTENTION, "qwen3-vl": ATTENTION,
            "youtu": LATENT + ["gate_proj", "up_proj", "down_proj"],
            "deepseek-v2": ["q_proj"] + LATENT[2:], "deepseek-v3": ["q_proj"] + LATENT[2:], "glm4-moe-lite": LATENT,
@@ -88,6 +90,9 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("nemotron-h-moe", "nemotron-h-moe", "all but the experts and out_proj; A and B random"),
     Adapter("nemotron-h-moe-experts", "nemotron-h-moe", "experts beside all that; A and B random",
             options=dict(target_parameters=["mixer.experts.up_proj", "mixer.experts.down_proj"])),
+    Adapter("falcon-h1", "falcon-h1", "every linear layer but out_proj; A and B random"),
+    Adapter("falcon-h1-norm", "falcon-h1-norm", "attention and state spaces but out_proj; A and B random"),
+    *(Adapter(family, family, "every linear layer; A and B random") for family in ("bamba", "apertus")),
     Adapter("exaone4", "exaone4", "every linear layer; A and B random"),
     Adapter("seed-oss", "seed-oss", "every linear layer; A and B random"),
     Adapter("mellum", "mellum", "attention, A and B random"),

@@ -1259,7 +1259,8 @@ static void test_refusals(void) {
          " dots1 exaone_moe hy_v3 hunyuan_v1_dense hunyuan_v1_moe granitemoe arcee helium cohere cohere2 gemma"
          " vaultgemma starcoder2 stablelm internlm3 hyperclovax cwm solar_open granite_swa granitemoe_swa mistral4"
          " deepseek_v2 deepseek_v3"
-         " glm4_moe_lite youtu minicpm3 nemotron_h gpt2 qwen2_5_vl_text exaone4_5_text granitemoeshared kimi_k2"},
+         " glm4_moe_lite youtu minicpm3 nemotron_h falcon_h1 bamba apertus gpt2 qwen2_5_vl_text exaone4_5_text "
+         "granitemoeshared kimi_k2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -1391,7 +1392,7 @@ static void test_families_that_are_out(void) {
                  {"kimi_k25", "Kimi K2.5", "DeepSeek V3 or GLM-4.7-Flash"},
                  {"glm_ocr", "GLM", "GLM-4 or GLM-4.5"},
                  {"nemotron", "Nemotron", "Nemotron-H, Qwen3 or Llama 3"},
-                 {"falcon_h1", "Falcon-H1", "Granite 4"},
+                 {"falcon_mamba", "Falcon Mamba", "Granite 4"},
                  {"jamba", "Jamba", "Granite 4"},
                  {"mamba2", "Mamba", "Granite 4"}};
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
@@ -1420,6 +1421,119 @@ static void test_granite4_spaces(void) {
 }
 
 /* A list of blocks wins over a pattern, and either says how many there are. */
+static void test_falcon_h1(void) {
+    PARSE("{'model_type':'falcon_h1','hidden_size':64,'num_attention_heads':4,'num_key_value_heads':2,'head_dim':32,"
+          "'num_hidden_layers':3,'mamba_d_ssm':96,'mamba_n_heads':6,'mamba_d_head':16,'mamba_d_state':24,"
+          "'mamba_n_groups':2,'attention_in_multiplier':0.5,'attention_out_multiplier':0.75,'key_multiplier':0.25,"
+          "'lm_head_multiplier':0.125,'embedding_multiplier':5.5,'ssm_in_multiplier':2,'ssm_out_multiplier':0.375,"
+          "'ssm_multipliers':[1,0.5,0.25,2,3],'mlp_multipliers':[0.875,0.625],'mamba_norm_before_gate':true,"
+          "'time_step_limit':[0,{'__float__':'Infinity'}],'rope_theta':1e11,'attn_layer_indices':null}");
+    CHECK(c.recurrent.kind == QR_RECURRENT_SPACE && c.recurrent.beside_attention);
+    CHECK(c.recurrent.without_norm && c.recurrent.has_conv_bias && c.recurrent.conv_kernel == 4);
+    for (int64_t l = 0; l < c.n_layers; l++) { CHECK(c.recurrent.layers[l]); }
+    CHECK_INT(c.recurrent.n_value_heads, 6);
+    CHECK_INT(c.recurrent.n_key_heads, 2);
+    CHECK_INT(c.recurrent.value_dim, 16);
+    CHECK_INT(c.recurrent.key_dim, 24);
+    static const double parts[QR_SPACE_PARTS] = {2, 1, 0.5, 4, 6};
+    for (int i = 0; i < QR_SPACE_PARTS; i++) { CHECK(c.recurrent.multipliers[i] == parts[i]); }
+    CHECK(c.embedding_multiplier == 5.5 && c.logits_scaling == 8 && c.residual_multiplier == 1);
+    CHECK(c.attention_multiplier == 0.25 * 0.5 * 0.5 / sqrt(32));
+    CHECK(c.attention_out_multiplier == 0.375 && c.space_out_multiplier == 0.375);
+    CHECK(c.gate_multiplier == 0.875 && c.mlp_out_multiplier == 0.625);
+    CHECK(c.rope.theta == 1e11 && !c.tie_word_embeddings && c.eos.ids[0] == 2);
+    qr_model_config_free(&c);
+}
+
+static void test_falcon_h1_norm(void) {
+    PARSE("{'model_type':'falcon_h1','hidden_size':64,'num_attention_heads':8,'mamba_d_ssm':null,'mamba_expand':2,"
+          "'mamba_n_heads':4,'mamba_d_head':'auto','mamba_rms_norm':true,'mamba_norm_before_gate':false}");
+    CHECK(!c.recurrent.without_norm && c.recurrent.value_dim == 32 && c.recurrent.multipliers[4] == 1);
+    CHECK(c.attention_out_multiplier == 1 && c.gate_multiplier == 1);
+    qr_model_config_free(&c);
+}
+
+static void test_falcon_h1_refusals(void) {
+    static const struct {
+        const char *keys;
+        qrun_status status;
+        const char *message;
+    } cases[] = {
+        {"'attention_bias':true", QRUN_ERROR_UNSUPPORTED, "\"attention_bias\" is not supported"},
+        {"'mlp_bias':true", QRUN_ERROR_UNSUPPORTED, "\"mlp_bias\" is not supported"},
+        {"'projectors_bias':true", QRUN_ERROR_UNSUPPORTED, "\"projectors_bias\" is not supported"},
+        {"'mamba_proj_bias':true", QRUN_ERROR_UNSUPPORTED, "\"mamba_proj_bias\" is not supported"},
+        {"'mamba_use_mlp':false", QRUN_ERROR_UNSUPPORTED, "\"mamba_use_mlp\": false is not supported"},
+        {"'mamba_rms_norm':true", QRUN_ERROR_UNSUPPORTED, "\"mamba_norm_before_gate\" is not supported"},
+        {"'mamba_d_ssm':100", QRUN_ERROR_INPUT, "are not the 100 that mamba_d_ssm says"},
+        {"'ssm_multipliers':[1,2,3,4]", QRUN_ERROR_INPUT, "\"ssm_multipliers\" should be a list of 5 positive numbers"},
+        {"'ssm_multipliers':[1,2,3,4,-5]", QRUN_ERROR_INPUT, "should be a list of 5 positive numbers"},
+        {"'mlp_multipliers':[1,2,3]", QRUN_ERROR_INPUT, "\"mlp_multipliers\" should be a list of 2 positive numbers"},
+        {"'mlp_multipliers':1", QRUN_ERROR_INPUT, "\"mlp_multipliers\" should be a list of 2 positive numbers"},
+        {"'key_multiplier':0", QRUN_ERROR_INPUT, "key_multiplier"},
+        {"'time_step_limit':[0.1,1e9]", QRUN_ERROR_UNSUPPORTED, "time_step_limit"},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        char text[256];
+        qr_model_config c;
+        qr_error err = {0};
+        snprintf(text, sizeof text, "{'model_type':'falcon_h1',%s}", cases[i].keys);
+        CHECK_INT(parse(text, &c, &err), cases[i].status);
+        CHECK_MSG(strstr(err.message, cases[i].message) != NULL, "%s: %s", text, err.message);
+    }
+}
+
+static void test_bamba(void) {
+    PARSE("{'model_type':'bamba','hidden_size':64,'num_attention_heads':4,'num_key_value_heads':2,"
+          "'num_hidden_layers':5,'attn_layer_indices':[1,4],'layer_types':['x'],'mamba_n_heads':8,'mamba_d_state':24,"
+          "'attention_bias':true,'mlp_bias':true}");
+    CHECK(c.recurrent.kind == QR_RECURRENT_SPACE && !c.recurrent.beside_attention && !c.recurrent.without_norm);
+    for (int64_t l = 0; l < c.n_layers; l++) { CHECK(c.recurrent.layers[l] == (l != 1 && l != 4)); }
+    CHECK_INT(c.recurrent.value_dim, 16);
+    CHECK(c.rope.rotary_dim == 8 && c.head_dim == 16);
+    CHECK(c.qkv_bias && c.o_bias && c.mlp_bias && c.embedding_multiplier == 1);
+    qr_model_config_free(&c);
+}
+
+static void test_apertus(void) {
+    PARSE("{'model_type':'apertus','num_key_value_heads':8,'rope_theta':12000000,'hidden_act':'xielu','qk_norm':true,"
+          "'post_norm':false,'mlp_bias':false,'rope_scaling':{'factor':8,'low_freq_factor':1,'high_freq_factor':4,"
+          "'original_max_position_embeddings':8192,'rope_type':'llama3'}}");
+    CHECK(c.activation == QR_ACTIVATION_XIELU && c.rope.type == QR_ROPE_LLAMA3 && c.rope.theta == 12000000);
+    CHECK_INT(c.n_heads, 32);
+    CHECK_INT(c.pad_token_id, 3);
+    qr_model_config_free(&c);
+}
+
+static void test_hybrids_and_apertus_refusals(void) {
+    static const char rope[] = "'rope_parameters':{'rope_type':'default','rope_theta':1e4}";
+    static const struct {
+        const char *type, *keys;
+        qrun_status status;
+        const char *message;
+    } cases[] = {
+        {"bamba", "'num_hidden_layers':2", QRUN_ERROR_UNSUPPORTED, "no layer is \"full_attention\""},
+        {"bamba", "'attn_layer_indices':['a']", QRUN_ERROR_INPUT, "\"attn_layer_indices\" should be a list of layers"},
+        {"bamba", "'attn_layer_indices':[1],'mamba_proj_bias':true", QRUN_ERROR_UNSUPPORTED, "\"mamba_proj_bias\""},
+        {"apertus", "'hidden_act':'silu'", QRUN_ERROR_UNSUPPORTED, "activation \"silu\" is not supported"},
+        {"apertus", "'mlp_bias':true", QRUN_ERROR_UNSUPPORTED, "\"mlp_bias\" is not supported"},
+        {"apertus", "'post_norm':true", QRUN_ERROR_UNSUPPORTED, "\"post_norm\" is not supported"},
+        {"apertus", "'qk_norm':false", QRUN_ERROR_UNSUPPORTED, "\"qk_norm\": false is not supported"},
+        {"apertus", "'rope_scaling':null", QRUN_ERROR_INPUT, "needs \"rope_scaling\""},
+        {"llama", "'hidden_act':'xielu'", QRUN_ERROR_UNSUPPORTED, "activation \"xielu\" is not supported"},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        const bool has_rope = strstr(cases[i].keys, "rope_") == NULL;
+        char text[320];
+        qr_model_config c;
+        qr_error err = {0};
+        snprintf(text, sizeof text, "{'model_type':'%s',%s%s%s}", cases[i].type, cases[i].keys, has_rope ? "," : "",
+                 has_rope ? rope : "");
+        CHECK_INT(parse(text, &c, &err), cases[i].status);
+        CHECK_MSG(strstr(err.message, cases[i].message) != NULL, "%s: %s", text, err.message);
+    }
+}
+
 static void test_nemotron_h(void) {
     PARSE("{'model_type':'nemotron_h','hybrid_override_pattern':'M-*M','num_hidden_layers':4,'hidden_size':64,"
           "'mamba_num_heads':8,'mamba_head_dim':16,'n_groups':2,'conv_kernel':3,'use_conv_bias':false,"
@@ -1501,7 +1615,7 @@ static void test_granite4(void) {
                   "no layer is \"full_attention\"");
     check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':2,'layer_types':['attention','mamba'],"
                   "'mamba_n_heads':3}",
-                  QRUN_ERROR_INPUT, "are not the 8192 that mamba_expand 2 times 4096 give");
+                  QRUN_ERROR_INPUT, "are not the 8192 that mamba_expand times hidden_size gives");
     check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':2,'layer_types':['attention','mamba'],"
                   "'mamba_n_groups':3}",
                   QRUN_ERROR_INPUT, "mamba_n_heads 128 is not divisible by mamba_n_groups 3");
@@ -1789,6 +1903,12 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_families_that_are_out);
     CHECK_RUN(test_granite4);
     CHECK_RUN(test_granite4_spaces);
+    CHECK_RUN(test_bamba);
+    CHECK_RUN(test_apertus);
+    CHECK_RUN(test_hybrids_and_apertus_refusals);
+    CHECK_RUN(test_falcon_h1);
+    CHECK_RUN(test_falcon_h1_norm);
+    CHECK_RUN(test_falcon_h1_refusals);
     CHECK_RUN(test_nemotron_h);
     CHECK_RUN(test_nemotron_h_lists);
     CHECK_RUN(test_nemotron_h_experts);

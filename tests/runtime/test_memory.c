@@ -141,6 +141,10 @@ static void test_the_peak_is_the_plan(void) {
     check_plan("models/qwen3_5-moe", QRUN_QUANT_NF4, QRUN_KV_AUTO, NULL, 0);
     check_plan("models/qwen3-next", QRUN_QUANT_BF16, QRUN_KV_AUTO, NULL, 0);
     check_plan("models/granite4-spaces", QRUN_QUANT_NF4, QRUN_KV_AUTO, NULL, 0);
+    check_plan("models/falcon-h1", QRUN_QUANT_NF4, QRUN_KV_AUTO, NULL, 0);
+    check_plan("models/falcon-h1-norm", QRUN_QUANT_INT8, QRUN_KV_INT8, NULL, 0);
+    check_plan("models/bamba", QRUN_QUANT_NF4, QRUN_KV_INT8, NULL, 0);
+    check_plan("models/apertus", QRUN_QUANT_NF4_DQ, QRUN_KV_AUTO, NULL, 0);
     check_plan("models/nemotron-h", QRUN_QUANT_NF4, QRUN_KV_INT8, NULL, 0);
     check_plan("models/nemotron-h-moe", QRUN_QUANT_NF4_DQ, QRUN_KV_AUTO, NULL, 0);
     check_plan("models/hunyuan-moe", QRUN_QUANT_NF4, QRUN_KV_INT8, NULL, 0);

@@ -233,6 +233,16 @@ static void test_qwen3_next_int8(void) {
 static void test_nemotron_h_nf4_dq(void) {
     run_model("models/nemotron-h", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
 }
+static void test_falcon_h1_nf4(void) {
+    run_model("models/falcon-h1", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
+static void test_falcon_h1_norm_f32(void) {
+    run_model("models/falcon-h1-norm", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_AUTO, NULL);
+}
+static void test_bamba_int8(void) { run_model("models/bamba", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL); }
+static void test_apertus_nf4_dq(void) {
+    run_model("models/apertus", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
 static void test_nemotron_h_moe_int8(void) {
     run_model("models/nemotron-h-moe", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
@@ -505,6 +515,10 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_qwen3_5_moe_nf4_dq);
     CHECK_RUN(test_qwen3_next_int8);
     CHECK_RUN(test_nemotron_h_nf4_dq);
+    CHECK_RUN(test_falcon_h1_nf4);
+    CHECK_RUN(test_falcon_h1_norm_f32);
+    CHECK_RUN(test_bamba_int8);
+    CHECK_RUN(test_apertus_nf4_dq);
     CHECK_RUN(test_nemotron_h_moe_int8);
     CHECK_RUN(test_hunyuan_nf4_dq);
     CHECK_RUN(test_cohere2_nf4_dq);

@@ -206,9 +206,9 @@ static void check_case_of(const char *model, const training_options *options, co
 }
 
 static void test_what_is_free_may_hold_anything(void) {
-    static const char *const models[] = {"llama",        "gemma3",      "gpt2",       "qwen3",
-                                         "llama-dora",   "qwen3-moe",   "qwen3_5",    "gemma4-shared",
-                                         "gpt-oss-full", "gemma3-full", "gemma4-moe", "nemotron-h"};
+    static const char *const models[] = {"llama",      "gemma3",     "gpt2",          "qwen3",        "llama-dora",
+                                         "qwen3-moe",  "qwen3_5",    "gemma4-shared", "gpt-oss-full", "gemma3-full",
+                                         "gemma4-moe", "nemotron-h", "falcon-h1"};
     static const training_options options[] = {
         {.policy = "none"},
         {.policy = "full", .dropout = 0.25F},
@@ -225,7 +225,8 @@ static void test_what_is_free_may_hold_anything(void) {
         for (size_t o = 0; o < QR_COUNT_OF(options); o++) {
             training_options wanted = options[o];
             wanted.max_tokens = batch.batch.n_tokens;
-            const bool carries_states = strcmp(models[m], "qwen3_5") == 0 || strcmp(models[m], "nemotron-h") == 0;
+            const bool carries_states = strcmp(models[m], "qwen3_5") == 0 || strcmp(models[m], "nemotron-h") == 0 ||
+                                        strcmp(models[m], "falcon-h1") == 0;
             const bool is_full = training_is_full(entry);
             if (carries_states && wanted.tile_rows > 0) { continue; }
             if (is_full) { wanted.dropout = 0; }
