@@ -40,6 +40,7 @@ typedef struct qr_family_defaults {
     bool biases_are_fixed;    /* attention_bias is not asked for */
     bool o_has_no_bias;       /* whatever attention_bias says of the others */
     bool asks_mlp_bias;       /* mlp_bias may give the MLP some */
+    bool mlp_bias;            /* it has, unless that says otherwise */
     const char *qkv_bias_key; /* says that instead of attention_bias, and there are no others; NULL: it does not */
     const char *bias_key;     /* says it of every projection, of attention and MLP; NULL: other keys do */
     double theta;

@@ -273,6 +273,7 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
         config->o_bias = false;
         QR_RETURN_IF_ERROR(get_bool(s, "attention_out_bias", &config->o_bias));
     }
+    config->mlp_bias = s->defaults->mlp_bias;
     return s->defaults->asks_mlp_bias ? get_bool(s, "mlp_bias", &config->mlp_bias) : QRUN_OK;
 }
 

@@ -740,6 +740,9 @@ FAMILIES = [
                 tie_word_embeddings=False, image_token_index=5),
            "latent attention whose queries are scaled by their position, rotated part or not; softmax routers; a wrapper "
            "with images", prompt_lengths=(1, 7, 15, 16, 17, 33, 70)),
+    Family("jais2", "jais2",
+           _config(56, 4, 2, 2, 92, tie_word_embeddings=False, layer_norm_eps=2e-3) | _rope("default", 500000.0),
+           "LayerNorm with biases, squared ReLU without a gate, biases everywhere", prompt_lengths=(1, 7, 33, 70)),
     Family("deepseek-v2-groups", "deepseek_v2",
            _config(48, 3, 3, 2, 76, tie_word_embeddings=False, q_lora_rank=None, kv_lora_rank=20, qk_nope_head_dim=16,
                    qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=12, num_experts_per_tok=3,

@@ -128,6 +128,7 @@ GRADIENTS = [
     Gradients("mistral4-full", "mistral4", None, "every weight of the text model; those of the first attention are stored",
               kept=("language_model.layers.0.self_attn",)),
     Gradients("solar-open", "solar-open", "solar-open", "through experts chosen by sigmoids in every layer"),
+    Gradients("jais2", "jais2", "jais2", "through LayerNorm and squared ReLU, beside biases everywhere"),
     Gradients("deepseek-v2-groups", "deepseek-v2-groups", "deepseek-v2-groups",
               "through experts from the best groups, a softmax times a factor"),
     Gradients("deepseek-v3-groups", "deepseek-v3-groups", "deepseek-v3-groups",

@@ -727,6 +727,17 @@ static void test_layer_norms(void) {
     check_refused("{'model_type':'stablelm','qk_layernorm':true}", QRUN_ERROR_UNSUPPORTED, "\"qk_layernorm\"");
 }
 
+/* As Jais 2 is published; biases are there unless the file says otherwise. */
+static void test_jais2(void) {
+    PARSE("{'model_type':'jais2','num_hidden_layers':1,'layer_norm_eps':0.25,'rope_theta':500000}");
+    CHECK(c.qkv_bias && c.o_bias && c.mlp_bias && c.norm_eps == 0.25 && c.activation == QR_ACTIVATION_RELU2);
+    CHECK(c.head_dim == 128 && c.n_kv_heads == 26 && c.rope.theta == 5e5 && !c.tie_word_embeddings);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'jais2','attention_bias':false,'mlp_bias':false}", &c, NULL) == QRUN_OK);
+    CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias);
+    qr_model_config_free(&c);
+}
+
 static void test_internlm3(void) {
     PARSE("{'model_type':'internlm3','num_hidden_layers':1,'qkv_bias':true,'bias':true}");
     CHECK(c.qkv_bias && c.o_bias && c.mlp_bias);
@@ -1258,6 +1269,7 @@ static void test_refusals(void) {
          " mellum ministral iquestcoder glm4_moe ernie4_5 ernie4_5_moe glm glm4 glm4v_text glm4v_moe_text minimax_m2"
          " dots1 exaone_moe hy_v3 hunyuan_v1_dense hunyuan_v1_moe granitemoe arcee helium cohere cohere2 gemma"
          " vaultgemma starcoder2 stablelm internlm3 hyperclovax cwm solar_open granite_swa granitemoe_swa mistral4"
+         " jais2"
          " deepseek_v2 deepseek_v3"
          " glm4_moe_lite youtu minicpm3 nemotron_h falcon_h1 bamba apertus gpt2 qwen2_5_vl_text exaone4_5_text "
          "granitemoeshared kimi_k2"},
@@ -1870,6 +1882,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_cohere);
     CHECK_RUN(test_gemma_1);
     CHECK_RUN(test_layer_norms);
+    CHECK_RUN(test_jais2);
     CHECK_RUN(test_internlm3);
     CHECK_RUN(test_hyperclovax);
     CHECK_RUN(test_windows_from_the_first);
