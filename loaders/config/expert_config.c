@@ -199,7 +199,10 @@ static qrun_status read_factor(const source *s, const qr_expert_defaults *defaul
 
 static qrun_status read_shared_count(const source *s, const qr_expert_defaults *defaults, qr_expert_config *experts) {
     int64_t n_shared = defaults->n_shared;
-    if (defaults->shared_key != NULL) { QR_RETURN_IF_ERROR(get_int(s, defaults->shared_key, 0, 64, &n_shared)); }
+    const char *const keys[] = {defaults->other_shared_key, defaults->shared_key};
+    for (size_t i = 0; i < QR_COUNT_OF(keys); i++) {
+        if (keys[i] != NULL) { QR_RETURN_IF_ERROR(get_int(s, keys[i], 0, 64, &n_shared)); }
+    }
     experts->shared_intermediate_size = n_shared * experts->intermediate_size;
     return QRUN_OK;
 }

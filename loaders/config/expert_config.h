@@ -42,6 +42,7 @@ typedef struct qr_expert_defaults {
     const char *count_key, *per_token_key; /* other names of the first two; NULL: there are none */
     const char *shared_key; /* the shared expert is as large as so many others, n_shared unless given; NULL: nothing
                              * gives it */
+    const char *other_shared_key; /* another name of it; NULL: there is none */
     int64_t n_shared;       /* 0 without shared_key: another key has its size, or there is none */
     bool normalizes;        /* unless norm_topk_prob says otherwise */
     bool always_normalizes; /* whatever config.json says */

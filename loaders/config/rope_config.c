@@ -24,6 +24,7 @@ static qrun_status read_type(const qr_json *parameters, const qr_rope_context *c
     QR_RETURN_IF_ERROR(qr_json_get_string(parameters, "type", &name, context->what, err));
     QR_RETURN_IF_ERROR(qr_json_get_string(parameters, "rope_type", &name, context->what, err));
     if (context->su_is_longrope && (strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0)) { name = "longrope"; }
+    if (strcmp(name, "deepseek_yarn") == 0) { name = "yarn"; }
     if (context->has_sections && strcmp(name, "mrope") == 0) { name = "default"; }
     for (int i = 0; i < QR_ROPE_TYPE_COUNT; i++) {
         if (strcmp(name, qr_rope_type_name((qr_rope_type)i)) != 0) { continue; }

@@ -212,6 +212,11 @@ def older_config(family, folder):
     if rope is not None and "full_attention" in rope:
         config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
         rope = rope["full_attention"]
+    if family.model_type == "sarvam_mla":   # its own names of before transformers had it
+        rope["type"] = "deepseek_yarn"
+        del rope["rope_type"]
+        config["num_experts"] = config.pop("n_routed_experts")
+        config["num_shared_experts"] = config.pop("n_shared_experts")
     if rope is not None:
         config["rope_theta"] = rope.pop("rope_theta")
         partial = rope.pop("partial_rotary_factor", 1.0)

@@ -738,6 +738,17 @@ static void test_jais2(void) {
     qr_model_config_free(&c);
 }
 
+/* Sarvam 105B by its own keys of before transformers had it. */
+static void test_sarvam_mla(void) {
+    PARSE("{'model_type':'sarvam_mla','num_hidden_layers':2,'num_experts':64,'num_shared_experts':2,'head_dim':576,"
+          "'q_head_dim':192,'rope_scaling':{'type':'deepseek_yarn','factor':40,'mscale':1.0,'mscale_all_dim':1.0,"
+          "'original_max_position_embeddings':4096}}");
+    CHECK(c.experts.n_experts == 64 && c.experts.shared_intermediate_size == 4096 && c.experts.share_factor == 2.5);
+    CHECK(!c.experts.layer_has_experts[0] && c.experts.layer_has_experts[1] && c.experts.normalizes);
+    CHECK(c.head_dim == 192 && c.latent.query_rank == 0 && c.rope.type == QR_ROPE_YARN && c.rope.interleaved);
+    qr_model_config_free(&c);
+}
+
 static void test_internlm3(void) {
     PARSE("{'model_type':'internlm3','num_hidden_layers':1,'qkv_bias':true,'bias':true}");
     CHECK(c.qkv_bias && c.o_bias && c.mlp_bias);
@@ -1270,6 +1281,7 @@ static void test_refusals(void) {
          " dots1 exaone_moe hy_v3 hunyuan_v1_dense hunyuan_v1_moe granitemoe arcee helium cohere cohere2 gemma"
          " vaultgemma starcoder2 stablelm internlm3 hyperclovax cwm solar_open granite_swa granitemoe_swa mistral4"
          " jais2"
+         " sarvam_mla"
          " deepseek_v2 deepseek_v3"
          " glm4_moe_lite youtu minicpm3 nemotron_h falcon_h1 bamba apertus gpt2 qwen2_5_vl_text exaone4_5_text "
          "granitemoeshared kimi_k2"},
@@ -1883,6 +1895,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_gemma_1);
     CHECK_RUN(test_layer_norms);
     CHECK_RUN(test_jais2);
+    CHECK_RUN(test_sarvam_mla);
     CHECK_RUN(test_internlm3);
     CHECK_RUN(test_hyperclovax);
     CHECK_RUN(test_windows_from_the_first);
