@@ -112,6 +112,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(MISTRAL4, "mistral4")              \
     X(JAIS2, "jais2")                    \
     X(SARVAM_MLA, "sarvam_mla")          \
+    X(FLEX_OLMO, "flex_olmo")            \
     X(DEEPSEEK_V2, "deepseek_v2")        \
     X(DEEPSEEK_V3, "deepseek_v3")        \
     X(GLM4_MOE_LITE, "glm4_moe_lite")    \

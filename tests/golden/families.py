@@ -751,6 +751,11 @@ FAMILIES = [
                    mscale=1.0, mscale_all_dim=1.0),
            "DeepSeek-V3 by other keys: queries without a latent, YaRN by another name, one dense layer",
            prompt_lengths=(1, 7, 16, 24), older_config=dict(head_dim=34)),
+    Family("flex-olmo", "flex_olmo",
+           _config(48, 6, 2, 3, 28, tie_word_embeddings=False, num_experts=7, num_experts_per_tok=5, rms_norm_eps=2e-3)
+           | _rope("default", 500000.0),
+           "5 of 7 experts between norms after the blocks alone; norms of queries and keys over all heads",
+           prompt_lengths=(1, 7, 33, 70)),
     Family("deepseek-v2-groups", "deepseek_v2",
            _config(48, 3, 3, 2, 76, tie_word_embeddings=False, q_lora_rank=None, kv_lora_rank=20, qk_nope_head_dim=16,
                    qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=12, num_experts_per_tok=3,

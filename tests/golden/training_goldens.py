@@ -130,6 +130,7 @@ GRADIENTS = [
     Gradients("solar-open", "solar-open", "solar-open", "through experts chosen by sigmoids in every layer"),
     Gradients("jais2", "jais2", "jais2", "through LayerNorm and squared ReLU, beside biases everywhere"),
     Gradients("sarvam-mla", "sarvam-mla", "sarvam-mla", "through latents under YaRN, and experts chosen by sigmoids"),
+    Gradients("flex-olmo", "flex-olmo", "flex-olmo", "through experts and norms after the blocks"),
     Gradients("deepseek-v2-groups", "deepseek-v2-groups", "deepseek-v2-groups",
               "through experts from the best groups, a softmax times a factor"),
     Gradients("deepseek-v3-groups", "deepseek-v3-groups", "deepseek-v3-groups",

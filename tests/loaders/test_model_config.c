@@ -749,6 +749,13 @@ static void test_sarvam_mla(void) {
     qr_model_config_free(&c);
 }
 
+static void test_flex_olmo(void) {
+    PARSE("{'model_type':'flex_olmo','num_hidden_layers':1,'attention_bias':true}");
+    CHECK(c.experts.n_experts == 7 && c.experts.n_per_token == 5 && !c.experts.normalizes && c.rope.theta == 5e5);
+    CHECK(c.experts.intermediate_size == 11008 && c.qkv_bias && c.o_bias && c.experts.layer_has_experts[0]);
+    qr_model_config_free(&c);
+}
+
 static void test_internlm3(void) {
     PARSE("{'model_type':'internlm3','num_hidden_layers':1,'qkv_bias':true,'bias':true}");
     CHECK(c.qkv_bias && c.o_bias && c.mlp_bias);
@@ -1282,6 +1289,7 @@ static void test_refusals(void) {
          " vaultgemma starcoder2 stablelm internlm3 hyperclovax cwm solar_open granite_swa granitemoe_swa mistral4"
          " jais2"
          " sarvam_mla"
+         " flex_olmo"
          " deepseek_v2 deepseek_v3"
          " glm4_moe_lite youtu minicpm3 nemotron_h falcon_h1 bamba apertus gpt2 qwen2_5_vl_text exaone4_5_text "
          "granitemoeshared kimi_k2"},
@@ -1896,6 +1904,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_layer_norms);
     CHECK_RUN(test_jais2);
     CHECK_RUN(test_sarvam_mla);
+    CHECK_RUN(test_flex_olmo);
     CHECK_RUN(test_internlm3);
     CHECK_RUN(test_hyperclovax);
     CHECK_RUN(test_windows_from_the_first);
