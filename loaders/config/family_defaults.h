@@ -56,6 +56,7 @@ typedef struct qr_family_defaults {
     qr_window_rule window;
     int64_t sliding_window, window_pattern;
     bool asks_window_pattern; /* sliding_window_pattern may be another */
+    const char *window_pattern_key; /* says it instead; NULL: it does not */
     bool needs_window;        /* a model without one is another, which is not read */
     int64_t first_window;     /* max_window_layers unless given; 0: 28 */
     bool rotates_in_windows;  /* layers without one do not rotate, where the model has windows */

@@ -390,6 +390,24 @@ static qrun_status read_muse_glimmer(const source *s, qr_model_config *config) {
     return get_double(s, "final_logit_softcapping", 1e-6, 1e9, &config->final_logit_softcapping);
 }
 
+/* Trinity: what its own code has beside transformers', and embeddings that are scaled by a factor. */
+static qrun_status read_afmoe(const source *s, qr_model_config *config) {
+    bool scales = false, normalizes = true;
+    const char *scores = "sigmoid";
+    int64_t n_groups = 1;
+    QR_RETURN_IF_ERROR(get_bool(s, "mup_enabled", &scales));
+    QR_RETURN_IF_ERROR(get_bool(s, "route_norm", &normalizes));
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "score_func", &scores, s->what, s->err));
+    QR_RETURN_IF_ERROR(get_int(s, "num_expert_groups", 1, 1 << 12, &n_groups));
+    if (scales) { config->embedding_multiplier = sqrt((double)config->hidden_size); }
+    config->attn_gate_apart = true;
+    if (normalizes && strcmp(scores, "sigmoid") == 0 && n_groups == 1) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: the router's \"%s\" is not supported for this family", s->what,
+                   !normalizes     ? "route_norm"
+                   : n_groups != 1 ? "num_expert_groups"
+                                   : "score_func");
+}
+
 static qrun_status read_lfm3(const source *s, qr_model_config *config) {
     bool has_post_norms = true;
     config->attn_gate_apart = true;
@@ -451,6 +469,7 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
     }
     if (config->family == QR_FAMILY_MUSE_GLIMMER) { QR_RETURN_IF_ERROR(read_muse_glimmer(s, config)); }
     if (config->family == QR_FAMILY_GLM4_MOE) { QR_RETURN_IF_ERROR(read_glm4_moe(s, config)); }
+    if (config->family == QR_FAMILY_AFMOE) { QR_RETURN_IF_ERROR(read_afmoe(s, config)); }
     if (config->family == QR_FAMILY_LFM3) { QR_RETURN_IF_ERROR(read_lfm3(s, config)); }
     if (config->family == QR_FAMILY_OLMOE) { QR_RETURN_IF_ERROR(refuse_clipping(s)); }
     QR_RETURN_IF_ERROR(read_layers_ahead(s, config));
@@ -568,7 +587,8 @@ static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
     if (rule == QR_WINDOW_FROM_LAYER || rule == QR_WINDOW_LATE || rule == QR_WINDOW_EVERY_OTHER) {
         QR_RETURN_IF_ERROR(get_int(s, "max_window_layers", 0, 1 << 20, &first));
     } else if (s->defaults->asks_window_pattern) {
-        QR_RETURN_IF_ERROR(get_int(s, "sliding_window_pattern", 1, 1 << 20, &pattern));
+        const char *key = s->defaults->window_pattern_key;
+        QR_RETURN_IF_ERROR(get_int(s, key != NULL ? key : "sliding_window_pattern", 1, 1 << 20, &pattern));
     }
     for (int64_t i = 0; i < config->n_layers; i++) {
         config->layer_slides[i] = rule == QR_WINDOW_ALL || rule == QR_WINDOW_WHERE_USED ||

@@ -113,6 +113,8 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(JAIS2, "jais2")                    \
     X(SARVAM_MLA, "sarvam_mla")          \
     X(FLEX_OLMO, "flex_olmo")            \
+    X(AFMOE, "afmoe")                    \
+    X(AXK1, "axk1")                      \
     X(DEEPSEEK_V2, "deepseek_v2")        \
     X(DEEPSEEK_V3, "deepseek_v3")        \
     X(GLM4_MOE_LITE, "glm4_moe_lite")    \

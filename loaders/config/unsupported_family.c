@@ -33,7 +33,6 @@ static const qr_unsupported_family families[] = {
     {"hunyuan_vl", "Hunyuan-VL", IMAGES, "Hunyuan without images"},
     {"phimoe", "Phi-3.5-MoE", "a router of sparse mixers", EXPERTS},
     {"bailing_hybrid", "Ling", "Kimi delta attention", HYBRID_EXPERTS},
-    {"axk1", "A.X K1", "a norm after its experts and none after dense layers", LATENTS},
     {"kolibri1", "Kolibri", "experts that are chosen by scores before their sigmoids", EXPERTS},
     {"laguna", "Laguna", "gates of attention by softplus", EXPERTS},
     {"dbrx", "DBRX", "its own mixture of experts", EXPERTS},

@@ -46,13 +46,14 @@ int64_t qr_model_mlp_columns(const qrun_model *model) {
     return most;
 }
 
-bool qr_model_has_post_norms(const qrun_model *model) {
-    return model->family->modules[QR_ROLE_POST_ATTN_NORM] != NULL && !model->config.without_post_norms;
+bool qr_model_has_post_norm(const qrun_model *model, qr_tensor_role role) {
+    return model->family->modules[role] != NULL && !model->config.without_post_norms;
 }
 
 bool qr_model_has_branches(const qrun_model *model) {
     const qr_model_config *config = &model->config;
-    return qr_model_has_post_norms(model) || config->residual_multiplier != 1 ||
+    return qr_model_has_post_norm(model, QR_ROLE_POST_ATTN_NORM) ||
+           qr_model_has_post_norm(model, QR_ROLE_POST_MLP_NORM) || config->residual_multiplier != 1 ||
            config->attention_out_multiplier != 1 || config->space_out_multiplier != 1 ||
            config->mlp_out_multiplier != 1;
 }

@@ -190,7 +190,8 @@ int64_t qr_layer_own_mlp_size(const qrun_model *model, const qr_layer *layer);
 /* The largest M of those; 0: no layer has any. */
 int64_t qr_model_mlp_size(const qrun_model *model);
 int64_t qr_model_mlp_columns(const qrun_model *model);
-bool qr_model_has_post_norms(const qrun_model *model);
+/* QR_ROLE_POST_ATTN_NORM or QR_ROLE_POST_MLP_NORM, in some layer. */
+bool qr_model_has_post_norm(const qrun_model *model, qr_tensor_role role);
 /* Whether something comes between a block and the residual stream that it is added to: a norm, or a factor. */
 bool qr_model_has_branches(const qrun_model *model);
 bool qr_model_has_experts(const qrun_model *model); /* in some layer */

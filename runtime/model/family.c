@@ -438,6 +438,24 @@ static const qr_family families[] = {
      .norms_all_heads = true,
      STACKED_EXPERTS,
      .modules = {LLAMA_FRAME, SPLIT_QKV, POST_NORMS, QK_NORMS, EXPERTS}},
+    {.family = QR_FAMILY_AFMOE,
+     .name = "afmoe",
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, QK_NORMS, EXPERT_MATRICES,
+                 WHOLE_SHARED_EXPERT, [QR_ROLE_ATTN_NORM] = LAYER "input_layernorm",
+                 [QR_ROLE_POST_ATTN_NORM] = LAYER "post_attention_layernorm",
+                 [QR_ROLE_MLP_NORM] = LAYER "pre_mlp_layernorm", [QR_ROLE_POST_MLP_NORM] = LAYER "post_mlp_layernorm",
+                 [QR_ROLE_ATTN_GATE] = LAYER "self_attn.gate_proj", [QR_ROLE_ROUTER] = LAYER "mlp.router.gate",
+                 [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.expert_bias"}},
+    {.family = QR_FAMILY_AXK1,
+     .name = "axk1",
+     .norms_experts_alone = true,
+     .choice_bias_may_lack = true,
+     STACKED_EXPERTS,
+     .renamed = {{"mlp.post_mlp_layernorm", "post_mlp_layernorm"}},
+     .modules = {LLAMA_FRAME, LATENT_ATTENTION, SPLIT_GATE_UP, PRE_NORMS, EXPERTS,
+                 WHOLE_SHARED_EXPERT, [QR_ROLE_POST_MLP_NORM] = LAYER "mlp.post_mlp_layernorm",
+                 [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias"}},
     {.family = QR_FAMILY_DEEPSEEK_V2,
      .name = "deepseek-v2",
      STACKED_EXPERTS,
@@ -600,6 +618,7 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
     if (is_of_inputs(role)) { return config->layer_inputs.size > 0 && (role != QR_ROLE_INPUTS || layer == 0); }
     if (is_of_kv(role) && qr_model_config_kv_owner(config, layer) != layer) { return false; }
     if (role == QR_ROLE_V && qr_model_config_heads(config, layer).values_are_keys) { return false; }
+    if (role == QR_ROLE_POST_MLP_NORM && family->norms_experts_alone) { return has_experts; }
     if (role >= QR_ROLE_SHARED_GATE || is_vector_of_experts(role)) { return has_experts; }
     if (role >= QR_ROLE_GATE) { return !has_experts || config->experts.beside_dense; }
     if (config->recurrent.beside_attention) { return true; }

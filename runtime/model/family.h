@@ -155,6 +155,8 @@ typedef struct qr_family {
     bool writes_stacks;      /* how published folders have experts, for one that is made from no other */
     const char *prefixes[4]; /* NULL-terminated; besides "" (qr_family_prefix) */
     bool has_frame;          /* adapters have prefixes[0] before all names, whatever the checkpoint has */
+    bool norms_experts_alone;  /* QR_ROLE_POST_MLP_NORM is of layers with experts; files have it of dense ones, unread */
+    bool choice_bias_may_lack; /* files may be without QR_ROLE_CHOICE_BIAS: it is 0 then */
     bool choice_bias_is_row; /* [1, E] in files, not [E] */
     bool layer_norm;         /* LayerNorm instead of RMSNorm */
     bool norm_biases;        /* norms have biases */

@@ -456,6 +456,7 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
         QR_RETURN_IF_ERROR(qr_source_open_tensors(model->folder, source, err));
         QR_RETURN_IF_ERROR(qr_model_find_prefix(model, *source, err));
         QR_RETURN_IF_ERROR(qr_model_settle_head(model, *source, err));
+        qr_model_settle_choice_bias(model, *source);
         QR_RETURN_IF_ERROR(qr_model_refuse_unknown_tensors(model, *source, err));
         QR_RETURN_IF_ERROR(qr_model_name_left_out(model, *source, err));
     }

@@ -126,6 +126,17 @@ qrun_status qr_model_settle_head(qrun_model *model, const qr_safetensors *source
     return qr_safetensors_finish(source, head, err);
 }
 
+void qr_model_settle_choice_bias(qrun_model *model, const qr_safetensors *source) {
+    qr_expert_config *experts = &model->config.experts;
+    char name[QR_STORED_NAME_BYTES];
+    if (!model->family->choice_bias_may_lack || !experts->has_choice_bias) { return; }
+    experts->has_choice_bias = false;
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        tensor_name(model, model->prefix, QR_ROLE_CHOICE_BIAS, l, "weight", name);
+        experts->has_choice_bias |= experts->layer_has_experts[l] && qr_safetensors_find(source, name) != NULL;
+    }
+}
+
 qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role,
                                   int64_t layer, const char *suffix, int64_t n, const qr_safetensors_tensor **tensor,
                                   qr_error *err) {
@@ -179,6 +190,17 @@ static bool is_unused_kv(const qrun_model *model, int64_t layer, const char *nam
     return false;
 }
 
+/* A norm that checkpoints have of all layers, and those with experts alone read. */
+static bool is_unused_norm(const qrun_model *model, int64_t layer, const char *name) {
+    const qr_family *family = model->family;
+    char norm[QR_STORED_NAME_BYTES];
+    if (!family->norms_experts_alone || qr_family_layer_has(family, &model->config, layer, QR_ROLE_POST_MLP_NORM)) {
+        return false;
+    }
+    qr_family_tensor_name(family, "", QR_ROLE_POST_MLP_NORM, layer, "weight", norm, sizeof norm);
+    return strcmp(name, strstr(norm, "post_mlp")) == 0;
+}
+
 /* What follows `module` in `name`, a number below n_experts where the module has %d; NULL: something else is there. */
 static const char *after_module(const char *module, const char *name, int64_t n_experts) {
     const char *number = strstr(module, "%d");
@@ -227,7 +249,7 @@ static bool is_expected(const qrun_model *model, int64_t layer, const char *name
     const bool has_experts = qr_family_layer_has(family, config, layer, QR_ROLE_ROUTER);
     const bool is_packed = config->quantization.packing.kind != QR_PACKING_NONE;
     return (has_experts && is_stack(family, is_packed, name)) || is_known_buffer(name) || is_cache_scale(model, name) ||
-           is_unused_kv(model, layer, name);
+           is_unused_kv(model, layer, name) || is_unused_norm(model, layer, name);
 }
 
 /* The layer of a tensor inside the layers, and what follows its number and a dot; NULL where it is not inside. */

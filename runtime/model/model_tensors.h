@@ -15,6 +15,9 @@ qrun_status qr_model_find_prefix(qrun_model *model, const qr_safetensors *source
  * whatever config.json says about tying. An equal one is a copy that some programs store. Needs the prefix. */
 qrun_status qr_model_settle_head(qrun_model *model, const qr_safetensors *source, qr_error *err);
 
+/* Whether the experts' choice has a bias, where the family's files may be without. Needs the prefix. */
+void qr_model_settle_choice_bias(qrun_model *model, const qr_safetensors *source);
+
 /* QRUN_ERROR_INPUT for a tensor inside the layers that the model would not read: config.json and weights do not belong
  * together, and the answers would be wrong without any error. Tensors elsewhere (an image encoder) are not checked.
  */

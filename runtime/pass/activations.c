@@ -140,7 +140,9 @@ static void lay_attention(qr_layout *layout, const qrun_model *model, layer_kind
         QR_LAY(&recurrent, layer->buffers.recalled, t * values, sizeof(float));
     }
     layout->offset = recurrent.offset > layout->offset ? recurrent.offset : layout->offset;
-    if (qr_model_has_post_norms(model)) { QR_LAY(layout, layer->buffers.attn_branch, rows * s->hidden, sizeof(float)); }
+    if (qr_model_has_post_norm(model, QR_ROLE_POST_ATTN_NORM)) {
+        QR_LAY(layout, layer->buffers.attn_branch, rows * s->hidden, sizeof(float));
+    }
 }
 
 static void lay_beside_dense(qr_layout *layout, const qrun_model *model, int64_t t, qr_expert_buffers *b) {
@@ -170,7 +172,9 @@ static void lay_mlp(qr_layout *layout, const qrun_model *model, int64_t t, qr_ke
         QR_LAY(layout, layer->buffers.input_gated, t * s->layer_input, act);
         QR_LAY(layout, layer->buffers.input_branch, t * s->hidden, sizeof(float));
     }
-    if (qr_model_has_post_norms(model)) { QR_LAY(layout, layer->buffers.mlp_branch, t * s->hidden, sizeof(float)); }
+    if (qr_model_has_post_norm(model, QR_ROLE_POST_MLP_NORM)) {
+        QR_LAY(layout, layer->buffers.mlp_branch, t * s->hidden, sizeof(float));
+    }
 }
 
 /* Of the segments that are computed again, all but the last two send their inputs away. */

@@ -17,7 +17,8 @@ def _scores(model, ids):
     how many groups of experts there are, of which it chooses from so many."""
     names = ("Lfm2MoeTopKRouter", "Glm4MoeTopkRouter", "Glm4vMoeTextTopkRouter", "Ernie4_5_MoeTopKRouter",
              "DeepseekV3TopkRouter", "Glm4MoeLiteTopkRouter", "NemotronHTopkRouter", "MiniMaxM2TopKRouter",
-             "Dots1TopkRouter", "ExaoneMoeTopkRouter", "HYV3TopKRouter", "SolarOpenTopkRouter")
+             "Dots1TopkRouter", "ExaoneMoeTopkRouter", "HYV3TopKRouter", "SolarOpenTopkRouter", "AfmoeTokenChoiceRouter",
+             "AXK1TopkRouter")
     routers = [module for module in model.modules() if type(module).__name__ in names
                or (type(module).__name__ == "DeepseekV2TopkRouter" and (module.num_group or 1) > 1)]
     results = []

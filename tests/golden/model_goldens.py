@@ -68,7 +68,8 @@ def _random_parameter(family, hidden, name, parameter):
         return normal(shape, LOGIT_STD / math.sqrt(hidden), family.name, name)
     if leaf == "wpe":
         return normal(shape, 0.4, family.name, name)
-    if name.endswith(("mlp.gate.weight", "mlp.gate.wg.weight", "mlp.router.weight", "feed_forward.gate.weight", "mixer.gate.weight")):
+    if name.endswith(("mlp.gate.weight", "mlp.gate.wg.weight", "mlp.router.weight", "mlp.router.gate.weight",
+                      "feed_forward.gate.weight", "mixer.gate.weight")):
         return normal(shape, ROUTER_STD / math.sqrt(hidden), family.name, name)
     if family.model_type in ("granitemoe", "granitemoeshared", "granitemoe_swa") and name.endswith("router.weight"):
         return normal(shape, ROUTER_STD / math.sqrt(hidden), family.name, name)
@@ -120,6 +121,15 @@ def _add_layer_ahead(family, folder):
     save_file(tensors, file, metadata={"format": "pt"})
 
 
+def _write_as_axk1(family, folder):
+    """Published A.X K1 has no biases of experts, and a norm after its dense layer, which transformers passes over."""
+    file = folder / "model.safetensors"
+    tensors = {name: tensor for name, tensor in load_file(file).items() if not name.endswith(CHOICE_BIASES)}
+    name = "model.layers.0.post_mlp_layernorm.weight"
+    tensors[name] = normal((40,), 1.0, family.name, name).to(getattr(torch, family.dtype))
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
 def _write_wide_stacks(folder):
     """As published Qwen3-VL-MoE has them: [E, D, 2 M] and [E, M, D]. transformers reads both, and writes the other."""
     file = folder / "model.safetensors"
@@ -156,6 +166,8 @@ def make_folder(family, folder):
         _add_unused_kv(family, folder)
     if family.name == "glm4-moe":
         _add_layer_ahead(family, folder)
+    if family.name == "axk1":
+        _write_as_axk1(family, folder)
     if family.name == "qwen3-vl-moe":
         _write_wide_stacks(folder)
     return config
@@ -245,8 +257,9 @@ def check_older_config(family, config_dict, config):
 
 
 def folder_name(name):
-    """What folders call a parameter, where save_pretrained renames it: the gates of LFM3."""
-    return name.replace(".self_attn.g_proj.", ".self_attn.gate_proj.")
+    """What folders call a parameter, where save_pretrained renames it: gates of LFM3, the norm after A.X K1's experts."""
+    return (name.replace(".self_attn.g_proj.", ".self_attn.gate_proj.")
+            .replace(".mlp.post_mlp_layernorm.", ".post_mlp_layernorm."))
 
 
 def load(folder, dtype):

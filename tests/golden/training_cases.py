@@ -51,6 +51,8 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "solar-open": ATTENTION, "granite-moe-swa": ATTENTION + ["input_linear", "output_linear"],
            "sarvam-mla": ["q_proj"] + LATENT[2:],
            "flex-olmo": ATTENTION,
+           "afmoe": ATTENTION,
+           "axk1": LATENT,
            "deepseek-v2-groups": ["q_proj"] + LATENT[2:], "deepseek-v3-groups": ["q_proj"] + LATENT[2:],
            "minimax-m2": ATTENTION, "dots1": ATTENTION, "exaone-moe": ATTENTION,
            "hy-v3": ATTENTION,
@@ -114,6 +116,8 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     *(Adapter(family, family, "attention, A and B random") for family in ("deepseek-v2-groups", "deepseek-v3-groups")),
     Adapter("sarvam-mla", "sarvam-mla", "attention, A and B random"),
     Adapter("flex-olmo", "flex-olmo", "attention, A and B random"),
+    Adapter("afmoe", "afmoe", "attention but its gates, A and B random"),
+    Adapter("axk1", "axk1", "attention, A and B random"),
     Adapter("qwen3-vl-moe-experts", "qwen3-vl-moe", "experts beside attention; A and B random",
             options=dict(target_parameters=EXPERTS)),
     Adapter("glm4v", "glm4v", "attention and gate_up_proj of the text model; A and B random"),
@@ -204,7 +208,7 @@ def full_model(root, base, run):
     model = load(root / "models" / base, torch.float64 if run == "f64" else torch.float32)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(not any(part in name for part in ("vision", "visual", "projector",
-                                                                 "e_score_correction_bias")))
+                                                                 "e_score_correction_bias", ".expert_bias")))
     return model
 
 

@@ -756,6 +756,36 @@ static void test_flex_olmo(void) {
     qr_model_config_free(&c);
 }
 
+/* As Trinity is published; and what its own code would do otherwise. */
+static void test_afmoe(void) {
+    PARSE("{'model_type':'afmoe','num_hidden_layers':4,'num_dense_layers':2,'global_attn_every_n_layers':2,"
+          "'sliding_window':2048,'mup_enabled':true,'route_scale':2.826,'route_norm':true,'score_func':'sigmoid',"
+          "'n_group':1,'topk_group':1,'num_expert_groups':1,'num_shared_experts':1,'hidden_size':1024}");
+    for (int64_t l = 0; l < 4; l++) {
+        CHECK(c.layer_slides[l] == (l % 2 == 0) && c.layer_rotates[l] == c.layer_slides[l]);
+        CHECK(c.experts.layer_has_experts[l] == (l >= 2));
+    }
+    CHECK(c.embedding_multiplier == 32 && c.experts.share_factor == 2.826 && c.attn_gate_apart && !c.attn_gate_by_head);
+    CHECK(c.experts.shared_intermediate_size == 1408 && c.experts.has_choice_bias && c.experts.normalizes);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'afmoe','route_norm':false}", QRUN_ERROR_UNSUPPORTED, "the router's \"route_norm\"");
+    check_refused("{'model_type':'afmoe','score_func':'softmax'}", QRUN_ERROR_UNSUPPORTED, "\"score_func\"");
+    check_refused("{'model_type':'afmoe','num_expert_groups':2}", QRUN_ERROR_UNSUPPORTED, "\"num_expert_groups\"");
+    check_refused("{'model_type':'afmoe','sliding_window':null}", QRUN_ERROR_UNSUPPORTED,
+                  "afmoe model without \"sliding_window\"");
+}
+
+static void test_axk1(void) {
+    PARSE("{'model_type':'axk1','num_hidden_layers':3,'first_k_dense_replace':1,'moe_layer_freq':1}");
+    CHECK(!c.experts.layer_has_experts[0] && c.experts.layer_has_experts[1] && c.experts.n_groups == 8);
+    CHECK(c.latent.query_rank == 1536 && c.experts.n_experts == 192 && c.experts.share_factor == 2.5);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'axk1','num_hidden_layers':2,'mlp_layer_types':['sparse','dense']}", &c, NULL) ==
+          QRUN_OK);
+    CHECK(c.experts.layer_has_experts[0] && !c.experts.layer_has_experts[1]);
+    qr_model_config_free(&c);
+}
+
 static void test_internlm3(void) {
     PARSE("{'model_type':'internlm3','num_hidden_layers':1,'qkv_bias':true,'bias':true}");
     CHECK(c.qkv_bias && c.o_bias && c.mlp_bias);
@@ -1290,6 +1320,8 @@ static void test_refusals(void) {
          " jais2"
          " sarvam_mla"
          " flex_olmo"
+         " afmoe"
+         " axk1"
          " deepseek_v2 deepseek_v3"
          " glm4_moe_lite youtu minicpm3 nemotron_h falcon_h1 bamba apertus gpt2 qwen2_5_vl_text exaone4_5_text "
          "granitemoeshared kimi_k2"},
@@ -1905,6 +1937,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_jais2);
     CHECK_RUN(test_sarvam_mla);
     CHECK_RUN(test_flex_olmo);
+    CHECK_RUN(test_afmoe);
+    CHECK_RUN(test_axk1);
     CHECK_RUN(test_internlm3);
     CHECK_RUN(test_hyperclovax);
     CHECK_RUN(test_windows_from_the_first);
