@@ -159,7 +159,7 @@ typedef struct qr_rms_norm_args {
     float weight_offset; /* 1 for Gemma, else 0 */
 } qr_rms_norm_args;
 
-/* layer_norm: dst = (x − mean) / sqrt(var + eps) · weight + bias. bias may be NULL. */
+/* layer_norm: dst = (x − mean) / sqrt(var + eps) · (weight + weight_offset) + bias. bias may be NULL. */
 typedef struct qr_layer_norm_args {
     const float *src;           /* [n_rows, dim] contiguous */
     const float *weight, *bias; /* [dim] */
@@ -167,6 +167,7 @@ typedef struct qr_layer_norm_args {
     qr_dtype dst_dtype;
     int64_t n_rows, dim;
     float eps;
+    float weight_offset; /* 1 for Nemotron, else 0 */
 } qr_layer_norm_args;
 
 /* linear: y[i, o] = sum over c of x[i, c] · w[o, c] (+ bias[o]) (+ y[i, o] when accumulate; added last).

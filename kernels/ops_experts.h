@@ -43,11 +43,12 @@ typedef struct qr_router {
                                    * a row's are in the top_groups best, the lower group first among equals. A group
                                    * is as good as its best expert, or where shares are sigmoids the F32 sum of its two
                                    * best (DeepSeek-V2, V3) */
+    bool chooses_by_logits;       /* of sigmoids: what counts in the choice is the logit in place of the sigmoid */
 } qr_router;
 
 /* route: the top_k experts of each row, and their shares, times the expert's scale, where there are scales. Experts are
  * chosen by their logits, but of sigmoids, and where there is a choice_bias, by the F32 sum of that and the sigmoid or
- * the softmax over all experts. */
+ * the softmax over all experts; with `chooses_by_logits` of that and the logit. */
 typedef struct qr_route_args {
     const float *logits;      /* [n_rows, n_experts] contiguous */
     const float *scale;       /* [n_experts]; NULL: all 1 */

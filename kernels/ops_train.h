@@ -92,7 +92,7 @@ typedef struct qr_layer_norm_backward_args {
     float *dx;                    /* [n_rows, dim] */
     float *dweight, *dbias;
     int64_t n_rows, dim;
-    float eps;
+    float eps, weight_offset;
     bool accumulate; /* false: dx is overwritten, and may be dy */
 } qr_layer_norm_backward_args;
 

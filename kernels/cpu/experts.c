@@ -57,7 +57,8 @@ static bool is_chosen_by_logit(const qr_route_args *a) { return !a->router.is_si
 /* What expert e is chosen by; `all`: the shares of all experts. */
 QR_INLINE float rank_of_expert(const qr_route_args *a, const share_scale *all, const float *logits, int32_t e) {
     if (is_chosen_by_logit(a)) { return rank_of(logits[e]); }
-    return rank_of((float)share_of(all, logits[e]) + (a->choice_bias != NULL ? a->choice_bias[e] : 0.0F));
+    const float score = a->router.chooses_by_logits ? logits[e] : (float)share_of(all, logits[e]);
+    return rank_of(score + (a->choice_bias != NULL ? a->choice_bias[e] : 0.0F));
 }
 
 /* A bit for each group that experts may be chosen from. */

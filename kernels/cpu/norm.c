@@ -29,11 +29,12 @@ static void layer_norm_rows(const void *args, int64_t begin, int64_t end) {
         const float mean = sum_row(src, a->dim, 0.0F, false) / (float)a->dim;
         const float variance = sum_row(src, a->dim, mean, true) / (float)a->dim;
         const qr_vec scale = qr_vec_set1(1.0F / sqrtf(variance + a->eps)), shift = qr_vec_set1(mean);
+        const qr_vec offset = qr_vec_set1(a->weight_offset);
         for (int64_t j = 0; j < a->dim; j += QR_VEC) {
             const int64_t n = a->dim - j;
             const qr_vec bias = a->bias != NULL ? qr_vec_load_n(a->bias + j, n) : qr_vec_zero();
             const qr_vec x = qr_vec_mul(qr_vec_sub(qr_vec_load_n(src + j, n), shift), scale);
-            const qr_vec y = qr_vec_fma(x, qr_vec_load_n(a->weight + j, n), bias);
+            const qr_vec y = qr_vec_fma(x, qr_vec_add(qr_vec_load_n(a->weight + j, n), offset), bias);
             qr_vec_store_act_n(a->dst, a->dst_dtype, i * a->dim + j, y, n);
         }
     }

@@ -27,7 +27,7 @@ template <bool is_block> __global__ void layer_norm_kernel(qr_layer_norm_args a,
         load_vec4(x, src, j, a.dim, aligned);
         load_vec4(w, a.weight, j, a.dim, aligned);
         if (a.bias != NULL) { load_vec4(b, a.bias, j, a.dim, aligned); }
-        for (int k = 0; k < VEC4; k++) { x[k] = (x[k] - m.mean) * m.inverse * w[k] + b[k]; }
+        for (int k = 0; k < VEC4; k++) { x[k] = (x[k] - m.mean) * m.inverse * (w[k] + a.weight_offset) + b[k]; }
         store_vec4(a.dst, a.dst_dtype, row * a.dim, j, a.dim, aligned, x);
     });
 }

@@ -67,8 +67,10 @@ static QR_DEVICE share_scale share_scale_of(const qr_routing &r, const qr_router
 /* What expert e is chosen by; `all`: the softmax over all experts, where there is a choice_bias. */
 static QR_DEVICE float rank_of_expert(const qr_route_args &a, const share_scale &all, const float *logits, int32_t e) {
     if (!a.router.is_sigmoid && a.choice_bias == NULL) { return rank_of(logits[e]); }
-    const float share = a.router.is_sigmoid ? sigmoid_of(logits[e]) : all.of(logits[e]);
-    return rank_of(share + (a.choice_bias != NULL ? a.choice_bias[e] : 0.0F));
+    const float score = a.router.chooses_by_logits ? logits[e]
+                        : a.router.is_sigmoid      ? sigmoid_of(logits[e])
+                                                   : all.of(logits[e]);
+    return rank_of(score + (a.choice_bias != NULL ? a.choice_bias[e] : 0.0F));
 }
 
 /* What a group of experts is chosen by. */

@@ -55,7 +55,8 @@ size_t qr_ref_layer_norm_backward_workspace(const qr_layer_norm_backward_args *a
     return 2 * (size_t)args->dim * sizeof(double);
 }
 
-/* With n = (x − mean) / sqrt(var + eps) and g = dy · weight: dx = (g − mean(g) − n · mean(g · n)) / sqrt(var + eps). */
+/* With n = (x − mean) / sqrt(var + eps) and g = dy · (weight + weight_offset): dx = (g − mean(g) − n · mean(g · n)) /
+ * sqrt(var + eps). */
 static void layer_norm_row(const qr_layer_norm_backward_args *args, const float *x, const float *dy, float *dx,
                            double *dweight, double *dbias) {
     const int64_t dim = args->dim;
@@ -64,14 +65,16 @@ static void layer_norm_row(const qr_layer_norm_backward_args *args, const float 
     for (int64_t j = 0; j < dim; j++) { variance += ((double)x[j] - mean) * ((double)x[j] - mean) / (double)dim; }
     const double s = 1.0 / sqrt(variance + (double)args->eps);
     for (int64_t j = 0; j < dim; j++) {
-        const double g = (double)dy[j] * (double)args->weight[j], n = ((double)x[j] - mean) * s;
+        const double g = (double)dy[j] * ((double)args->weight[j] + (double)args->weight_offset);
+        const double n = ((double)x[j] - mean) * s;
         mean_g += g / (double)dim;
         mean_gn += g * n / (double)dim;
         dweight[j] += (double)dy[j] * n;
         dbias[j] += (double)dy[j];
     }
     for (int64_t j = 0; j < dim; j++) {
-        const double g = (double)dy[j] * (double)args->weight[j], n = ((double)x[j] - mean) * s;
+        const double g = (double)dy[j] * ((double)args->weight[j] + (double)args->weight_offset);
+        const double n = ((double)x[j] - mean) * s;
         store_dx(&dx[j], s * (g - mean_g - n * mean_gn), args->accumulate);
     }
 }

@@ -29,8 +29,9 @@ static double softmax(const float *logits, const int32_t *among, int32_t n, int3
 /* What expert e is chosen by. */
 static double rank_of_expert(const qr_route_args *args, const float *logits, int32_t e) {
     if (!args->router.is_sigmoid && args->choice_bias == NULL) { return rank_of(logits[e]); }
-    const double share =
-        args->router.is_sigmoid ? sigmoid((double)logits[e]) : softmax(logits, NULL, args->routing.n_experts, e);
+    const double share = args->router.chooses_by_logits ? (double)logits[e]
+                         : args->router.is_sigmoid      ? sigmoid((double)logits[e])
+                                                        : softmax(logits, NULL, args->routing.n_experts, e);
     return rank_of((float)share + (args->choice_bias != NULL ? args->choice_bias[e] : 0.0F));
 }
 

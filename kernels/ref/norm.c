@@ -31,7 +31,8 @@ void qr_ref_layer_norm(const qr_layer_norm_args *args, void *workspace) {
         const double inverse = 1.0 / sqrt(variance / (double)args->dim + (double)args->eps);
         for (int64_t j = 0; j < args->dim; j++) {
             const double bias = args->bias != NULL ? (double)args->bias[j] : 0.0;
-            const double value = ((double)x[j] - mean) * inverse * (double)args->weight[j] + bias;
+            const double weight = (double)args->weight[j] + (double)args->weight_offset;
+            const double value = ((double)x[j] - mean) * inverse * weight + bias;
             qr_ref_store(args->dst, args->dst_dtype, i * args->dim + j, value);
         }
     }

@@ -393,7 +393,8 @@ static void forward_layer_norm(void) {
                      .dst_dtype = QR_DTYPE_F32,
                      .n_rows = N_ROWS,
                      .dim = NORM_ROW,
-                     .eps = 0.5F});
+                     .eps = 0.5F,
+                     .weight_offset = 1.0F});
 }
 
 static void test_layer_norm(void) {
@@ -408,7 +409,8 @@ static void test_layer_norm(void) {
                               .dbias = dbias,
                               .n_rows = N_ROWS,
                               .dim = NORM_ROW,
-                              .eps = 0.5F});
+                              .eps = 0.5F,
+                              .weight_offset = 1.0F});
     check_gradient(&f, "layer_norm dx", x, N_ROWS * NORM_ROW, dx);
     check_gradient(&f, "layer_norm dweight", w, NORM_ROW, dw);
     check_gradient(&f, "layer_norm dbias", bias, NORM_ROW, dbias);

@@ -204,6 +204,11 @@ static void test_router_of_sigmoids_by_hand(void) {
     RUN(route, a);
     CHECK(expert[0] == 3 && expert[1] == 1);
     NEAR(share[slot[0]], 2.0 * 0.880797078 / 1.630798078);
+    a.choice_bias = bias; /* 0.3, 1.1, −1.1 and 1.5 beside the logits: the sigmoids of the last and the second */
+    a.router.chooses_by_logits = true;
+    RUN(route, a);
+    CHECK(expert[0] == 3 && expert[1] == 1);
+    NEAR(share[slot[1]], 2.0 * 0.75 / 1.630798078);
 }
 
 /* A softmax of 1/8, 2/8, 4/8 and 1/8; the bias puts the first above the second. transformers' router of ERNIE 4.5 gives

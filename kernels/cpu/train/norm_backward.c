@@ -163,6 +163,7 @@ void QR_ISA(qr_cpu_layer_norm_backward)(const qr_backend *backend, const qr_laye
                  .dy_stride = args->dim,
                  .dx_stride = args->dim,
                  .eps = args->eps,
+                 .weight_offset = args->weight_offset,
                  .accumulate = args->accumulate},
         .dbias = args->dbias,
         .moments = workspace,

@@ -54,7 +54,7 @@ struct rms_gradient {
                                 qr_error *err);
 };
 
-/* With n = (x − mean) · s and g = dy · weight, dx = s · (g − mean(g) − n · mean(g · n)). */
+/* With n = (x − mean) · s and g = dy · (weight + weight_offset), dx = s · (g − mean(g) − n · mean(g · n)). */
 struct layer_gradient {
     typedef qr_layer_norm_backward_args args;
 
@@ -83,7 +83,7 @@ struct layer_gradient {
             load_vec4(dy, row.dy, j, a.dim, aligned);
             load_vec4(w, a.weight, j, a.dim, aligned);
             for (int k = 0; k < VEC4; k++) {
-                const float g = dy[k] * w[k]; /* 0 after the row's end */
+                const float g = dy[k] * (w[k] + a.weight_offset); /* 0 after the row's end, as dy is */
                 sum_g += g;
                 sum_gn = fmaf(g, (x[k] - m.mean) * m.inverse, sum_gn);
             }
@@ -92,8 +92,8 @@ struct layer_gradient {
         sum_gn = team.sum(sum_gn);
         return {m.mean, m.inverse, sum_g / n, sum_gn / n};
     }
-    static QR_DEVICE float dx(const args &, const moments &m, float x, float dy, float w) {
-        return m.s * (dy * w - m.mean_g - (x - m.mean) * m.s * m.mean_gn);
+    static QR_DEVICE float dx(const args &a, const moments &m, float x, float dy, float w) {
+        return m.s * (dy * (w + a.weight_offset) - m.mean_g - (x - m.mean) * m.s * m.mean_gn);
     }
     static qrun_status add_sums(qr_cuda_backend &cuda, const args &a, bool aligned, const moments *rows, float *sums,
                                 qr_error *err);

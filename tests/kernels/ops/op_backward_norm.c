@@ -159,6 +159,7 @@ static void run_layer(op_run *run, const norm_case *c, int64_t first, int64_t n_
         .n_rows = n_rows,
         .dim = c->dim,
         .eps = c->eps,
+        .weight_offset = c->weight_offset,
         .accumulate = c->mode == ACCUMULATE,
     };
     set_dy_dx(run, c, first, n_rows, c->dim, &args.dy, &args.dx);
@@ -195,7 +196,8 @@ static void layer_row_bound(const norm_case *c, int64_t i, double *dx, double *d
     const double relative = ((n + 5.0) / 2.0 + 8.0) * OP_U + mean_error * mean_error * s * s;
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t j = 0; j < c->dim; j++) {
-            const double g = fabs((double)dy[j] * (double)c->weight[j]), normed = fabs((double)x[j] - mean) * s;
+            const double g = fabs((double)dy[j]) * (fabs((double)c->weight[j]) + (double)c->weight_offset);
+            const double normed = fabs((double)x[j] - mean) * s;
             const double n_error = s * mean_error + relative * (normed + s * mean_error);
             if (pass == 0) {
                 mean_g += g / n;
@@ -214,8 +216,9 @@ static void layer_row_bound(const norm_case *c, int64_t i, double *dx, double *d
     }
 }
 
-static void check_layer_norm_backward(int64_t dim, double shift, norm_mode mode) {
+static void check_layer_norm_backward(int64_t dim, double shift, norm_mode mode, float offset) {
     norm_case data = norm_inputs(1, dim, 1.0, mode);
+    data.weight_offset = offset;
     float *shifted = op_normals(N_ROWS * dim, 7, 1.0);
     for (int64_t i = 0; i < N_ROWS * dim; i++) { shifted[i] += (float)shift; }
     qr_free((void *)(uintptr_t)data.x);
@@ -242,7 +245,7 @@ static void check_layer_norm_backward(int64_t dim, double shift, norm_mode mode)
 
 void test_op_layer_norm_backward(void) {
     for (size_t i = 0; i < QR_COUNT_OF(dims); i++) {
-        check_layer_norm_backward(dims[i], 0.0, (norm_mode)(i % 3));
-        check_layer_norm_backward(dims[i], i % 2 == 0 ? 10.0 : -30.0, (norm_mode)((i + 1) % 3));
+        check_layer_norm_backward(dims[i], 0.0, (norm_mode)(i % 3), 1.0F);
+        check_layer_norm_backward(dims[i], i % 2 == 0 ? 10.0 : -30.0, (norm_mode)((i + 1) % 3), 0.0F);
     }
 }

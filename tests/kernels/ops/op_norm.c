@@ -108,6 +108,7 @@ static void exec_layer_norm(op_run *run, const void *data, int64_t first, int64_
         .n_rows = n_rows,
         .dim = c->dim,
         .eps = c->eps,
+        .weight_offset = c->weight_offset,
     };
     op_call(run, QR_OP_layer_norm, &args);
     op_read(run, args.dst, out);
@@ -129,7 +130,8 @@ static void layer_norm_bound(const norm_case *c, double *bound) {
         const double inverse = 1.0 / sqrt(variance + (double)c->eps);
         const double relative = ((n + 5.0) / 2.0 + 8.0) * OP_U + mean_error * mean_error * inverse * inverse;
         for (int64_t j = 0; j < c->dim; j++) {
-            const double weight = fabs((double)c->weight[j]), bias = c->bias != NULL ? fabs((double)c->bias[j]) : 0.0;
+            const double weight = fabs((double)c->weight[j]) + (double)c->weight_offset;
+            const double bias = c->bias != NULL ? fabs((double)c->bias[j]) : 0.0;
             const double difference = fabs((double)x[j] - mean);
             bound[r * c->dim + j] =
                 inverse * weight * (mean_error + relative * (difference + mean_error)) + 2.0 * OP_U * bias;
@@ -137,13 +139,19 @@ static void layer_norm_bound(const norm_case *c, double *bound) {
     }
 }
 
-static void check_layer_norm(int64_t dim, double shift, bool with_bias) {
+static void check_layer_norm(int64_t dim, double shift, bool with_bias, float offset) {
     float *src = op_normals(N_ROWS * dim, 3, 1.0), *weight = op_normals(dim, 4, 1.0), *bias = op_normals(dim, 5, 1.0);
     for (int64_t i = 0; i < N_ROWS * dim; i++) { src[i] += (float)shift; }
     double *bound = op_doubles(N_ROWS * dim);
-    const norm_case data = {.dim = dim, .src = src, .weight = weight, .bias = with_bias ? bias : NULL, .eps = 1e-5F};
+    const norm_case data = {.dim = dim,
+                            .src = src,
+                            .weight = weight,
+                            .bias = with_bias ? bias : NULL,
+                            .eps = 1e-5F,
+                            .weight_offset = offset};
     op_case c = {.n_rows = N_ROWS, .row = dim, .exec = exec_layer_norm, .data = &data, .bound = bound};
-    snprintf(c.label, sizeof c.label, "layer_norm %lld, mean %g%s", (long long)dim, shift, with_bias ? ", bias" : "");
+    snprintf(c.label, sizeof c.label, "layer_norm %lld, mean %g%s, offset %g", (long long)dim, shift,
+             with_bias ? ", bias" : "", (double)offset);
     layer_norm_bound(&data, bound);
     op_check_case(&c, QR_DTYPE_F32);
     op_check_case(&c, QR_DTYPE_BF16);
@@ -156,9 +164,9 @@ static void check_layer_norm(int64_t dim, double shift, bool with_bias) {
 
 void test_op_layer_norm(void) {
     static const int64_t dims[] = {2, 8, 15, 31, 64, 80, 172, 320, 2112};
-    check_layer_norm(1, 0.0, true); /* one element is its own mean: the bias alone */
+    check_layer_norm(1, 0.0, true, 0.0F); /* one element is its own mean: the bias alone */
     for (size_t i = 0; i < QR_COUNT_OF(dims); i++) {
-        check_layer_norm(dims[i], 0.0, true);
-        check_layer_norm(dims[i], i % 2 == 0 ? 10.0 : -100.0, false);
+        check_layer_norm(dims[i], 0.0, true, i % 2 == 0 ? 1.0F : 0.0F);
+        check_layer_norm(dims[i], i % 2 == 0 ? 10.0 : -100.0, false, 0.0F);
     }
 }

@@ -30,18 +30,20 @@ static const router_kind others[] = {
     {"softmax with a bias, normalised", {.normalize = true, .factor = 1.0F}, choice_biases},
     {"softmax with a bias, normalised, times 0.3", {.normalize = true, .factor = 0.3F}, choice_biases},
     {"sigmoid", {.is_sigmoid = true, .factor = 1.0F}, NULL},
-    {"sigmoid with a bias, normalised", {true, true, 1e-6F, 1.0F, 0, 0}, choice_biases},
-    {"sigmoid, normalised, times 2.5", {true, true, 1e-2F, 2.5F, 0, 0}, NULL},
+    {"sigmoid with a bias, normalised", {true, true, 1e-6F, 1.0F, 0, 0, false}, choice_biases},
+    {"sigmoid, normalised, times 2.5", {true, true, 1e-2F, 2.5F, 0, 0, false}, NULL},
     {"sigmoid with a bias, times 0.3", {.is_sigmoid = true, .factor = 0.3F}, choice_biases},
+    {"sigmoid by logits with a bias", {true, true, 1e-6F, 1.0F, 0, 0, true}, choice_biases},
+    {"sigmoid by logits", {.is_sigmoid = true, .factor = 1.5F, .chooses_by_logits = true}, NULL},
 };
 /* In groups: of 8 experts, 12 and 70. */
 static const router_kind groups[][3] = {
     {{"softmax, groups", {.factor = 1.0F, .n_groups = 4, .top_groups = 2}, NULL},
      {"softmax, groups, times 16", {.factor = 16.0F, .n_groups = 6, .top_groups = 3}, NULL},
      {"softmax, groups", {.factor = 1.0F, .n_groups = 35, .top_groups = 21}, NULL}},
-    {{"sigmoid with a bias, groups", {true, true, 1e-20F, 2.5F, 2, 1}, choice_biases},
-     {"sigmoid with a bias, groups", {true, true, 1e-20F, 1.0F, 6, 2}, choice_biases},
-     {"sigmoid, groups", {true, false, 0.0F, 1.0F, 35, 34}, NULL}},
+    {{"sigmoid with a bias, groups", {true, true, 1e-20F, 2.5F, 2, 1, false}, choice_biases},
+     {"sigmoid with a bias, groups", {true, true, 1e-20F, 1.0F, 6, 2, false}, choice_biases},
+     {"sigmoid, groups", {true, false, 0.0F, 1.0F, 35, 34, false}, NULL}},
 };
 
 static double factor_of(const router_kind *router) { return (double)router->rule.factor; }
