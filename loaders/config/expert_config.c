@@ -223,6 +223,21 @@ static qrun_status read_per_token(const source *s, const char *key, qr_expert_co
     return QRUN_OK;
 }
 
+/* Command A: experts are chosen by logits either way. A softmax is over those chosen, whatever norm_topk_prob says. */
+static qrun_status read_selection(const source *s, qr_expert_config *experts) {
+    const char *selection = "softmax", *sum = "average";
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "expert_selection_fn", &selection, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "shared_expert_combination_strategy", &sum, s->what, s->err));
+    experts->has_sigmoid_router = experts->chooses_by_logits = strcmp(selection, "sigmoid") == 0;
+    if (!experts->has_sigmoid_router) { experts->normalizes = true; }
+    if (!experts->has_sigmoid_router && strcmp(selection, "softmax") != 0) {
+        return refuse_router(s, "expert_selection_fn");
+    }
+    if (experts->shared_intermediate_size == 0 || strcmp(sum, "sum") == 0) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: a \"shared_expert_combination_strategy\" other than \"sum\" is not supported", s->what);
+}
+
 /* ---- The interface ----------------------------------------------------------------------------------------------- */
 
 static qrun_status read_all(const source *s, const qr_expert_defaults *defaults, int64_t n_layers,
@@ -278,6 +293,7 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     QR_RETURN_IF_ERROR(read_factor(s, defaults, experts));
     if (defaults->by_blocks) { QR_RETURN_IF_ERROR(refuse_in_blocks(s)); }
     if (experts->has_sigmoid_router) { QR_RETURN_IF_ERROR(read_sigmoid_router(s, defaults, experts)); }
+    if (defaults->asks_selection) { QR_RETURN_IF_ERROR(read_selection(s, experts)); }
     return read_layers(s, defaults, n_layers, experts);
 }
 
@@ -305,6 +321,7 @@ qrun_status qr_expert_config_read(const qr_json *json, const char *what, const q
     experts->has_biases = defaults->has_biases;
     experts->has_choice_bias = defaults->has_choice_bias;
     experts->has_sigmoid_router = defaults->has_sigmoid_router;
+    experts->chooses_by_logits = defaults->chooses_by_logits;
     experts->sum_eps = defaults->sum_eps;
     experts->share_factor = defaults->share_factor > 0 ? defaults->share_factor : 1;
     experts->gate_alpha = defaults->gate_alpha;

@@ -26,6 +26,7 @@ typedef struct qr_expert_config {
     double gate_alpha, gate_limit;    /* their activation is the clamped gate of gpt-oss; 0: that of dense layers */
     bool has_choice_bias;             /* something is added to shares where experts are chosen */
     bool has_sigmoid_router;          /* shares are sigmoids of the router's logits, not a softmax; as the next */
+    bool chooses_by_logits;           /* of sigmoids: experts are chosen by the logits themselves, plus the bias */
     double sum_eps;                   /* that their sum is larger by where they are normalised */
     double share_factor;              /* that they are multiplied by at last; 1 of most */
     int64_t n_groups, n_top_groups;   /* n_groups > 1: a token's experts are chosen from so many of so many groups, as
@@ -43,13 +44,15 @@ typedef struct qr_expert_defaults {
     const char *shared_key; /* the shared expert is as large as so many others, n_shared unless given; NULL: nothing
                              * gives it */
     const char *other_shared_key; /* another name of it; NULL: there is none */
-    int64_t n_shared;       /* 0 without shared_key: another key has its size, or there is none */
-    bool normalizes;        /* unless norm_topk_prob says otherwise */
-    bool always_normalizes; /* whatever config.json says */
+    int64_t n_shared;             /* 0 without shared_key: another key has its size, or there is none */
+    bool normalizes;              /* unless norm_topk_prob says otherwise */
+    bool always_normalizes;       /* whatever config.json says */
     bool never_normalizes;
     bool has_biases;
     bool has_choice_bias; /* of a softmax */
     bool has_sigmoid_router;
+    bool chooses_by_logits;
+    bool asks_selection;   /* expert_selection_fn: the softmax of the logits chosen, or their sigmoids */
     const char *bias_key;  /* says whether scores have a bias where experts are chosen; NULL: they have */
     const char *dense_key; /* the number of dense layers that come first, all others having experts; n_dense unless
                             * given; NULL: other keys say which have */

@@ -46,6 +46,7 @@ typedef struct qr_family_defaults {
     double theta;
     double rotated_part;     /* of a head, unless partial_rotary_factor says otherwise; 0: all, whatever it says */
     bool interleaves_rope;   /* neighbours are a pair that rotates, not elements half a head apart */
+    bool reverses_rope;      /* pairs rotate the other way around */
     bool has_rope_sections;  /* Qwen2-VL: rope of the type "mrope" */
     bool has_fixed_alpha;    /* Hunyuan: "dynamic" with an alpha scales the base by it, at any length */
     const char *rotated_key; /* the number of elements of a head that rotate, where partial_rotary_factor is not given;
@@ -55,11 +56,11 @@ typedef struct qr_family_defaults {
     int32_t more_eos[2];        /* 0: none */
     qr_window_rule window;
     int64_t sliding_window, window_pattern;
-    bool asks_window_pattern; /* sliding_window_pattern may be another */
+    bool asks_window_pattern;       /* sliding_window_pattern may be another */
     const char *window_pattern_key; /* says it instead; NULL: it does not */
-    bool needs_window;        /* a model without one is another, which is not read */
-    int64_t first_window;     /* max_window_layers unless given; 0: 28 */
-    bool rotates_in_windows;  /* layers without one do not rotate, where the model has windows */
+    bool needs_window;              /* a model without one is another, which is not read */
+    int64_t first_window;           /* max_window_layers unless given; 0: 28 */
+    bool rotates_in_windows;        /* layers without one do not rotate, where the model has windows */
     double attn_softcap, final_softcap;
     bool has_sinks;          /* attention's softmax is over a learned score of each head too */
     bool scales_queries;     /* by the logarithm of their position, as the rotary parameters say */

@@ -155,6 +155,10 @@ static qrun_status read_sizes(const source *s, qr_model_config *config) {
     for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
         QR_RETURN_IF_ERROR(get_int(s, sizes[i].key, 1, sizes[i].high, sizes[i].value));
     }
+    if (config->family == QR_FAMILY_COHERE2_MOE &&
+        qr_json_is_null(qr_json_get(s->json, row->names->intermediate_size))) {
+        QR_RETURN_IF_ERROR(get_int(s, "intermediate_size", 1, 1 << 22, &intermediate)); /* as its experts */
+    }
     config->intermediate_size = intermediate == DERIVED ? 4 * config->hidden_size : intermediate;
     if (config->family == QR_FAMILY_LFM2) { QR_RETURN_IF_ERROR(read_lfm2_mlp(s, config)); }
     config->n_kv_heads = kv_heads == DERIVED ? config->n_heads : kv_heads;
@@ -372,6 +376,11 @@ static qrun_status read_cohere(const source *s, qr_model_config *config) {
     if (config->family == QR_FAMILY_COHERE) { QR_RETURN_IF_ERROR(refuse_flag(s, "use_qk_norm")); }
     QR_RETURN_IF_ERROR(get_double(s, "logit_scale", 1e-9, 1e9, &logit_scale));
     config->logits_scaling = 1 / logit_scale;
+    const char *const rms = "rms_norm_eps";
+    if (config->family != QR_FAMILY_COHERE2_MOE || qr_json_is_null(qr_json_get(s->json, rms))) { return QRUN_OK; }
+    config->has_rms_norms = true;
+    QR_RETURN_IF_ERROR(get_double(s, rms, 0, 1, &config->norm_eps));
+    config->post_norm_eps = config->norm_eps;
     return QRUN_OK;
 }
 
@@ -438,6 +447,7 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
     const bool is_gemma_1 = config->family == QR_FAMILY_GEMMA;
     config->query_pre_attn_scalar = (double)config->head_dim;
     config->scale_embeddings = config->norm_adds_one = is_gemma || is_gemma_1;
+    if (config->family == QR_FAMILY_NEMOTRON) { config->norm_adds_one = true; }
     if (s->defaults->recurrent == QR_RECURRENT_DELTA) { config->norm_adds_one = config->attn_output_gate = true; }
     config->attn_sinks = s->defaults->has_sinks;
     if (is_gemma) {
@@ -464,11 +474,17 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
         QR_RETURN_IF_ERROR(refuse_flag(s, "scale_attn_by_inverse_layer_idx"));
         QR_RETURN_IF_ERROR(refuse_flag(s, "add_cross_attention"));
     }
-    if (config->family == QR_FAMILY_COHERE || config->family == QR_FAMILY_COHERE2) {
+    if (config->family == QR_FAMILY_COHERE || config->family == QR_FAMILY_COHERE2 ||
+        config->family == QR_FAMILY_COHERE2_MOE) {
         QR_RETURN_IF_ERROR(read_cohere(s, config));
     }
     if (config->family == QR_FAMILY_MUSE_GLIMMER) { QR_RETURN_IF_ERROR(read_muse_glimmer(s, config)); }
     if (config->family == QR_FAMILY_GLM4_MOE) { QR_RETURN_IF_ERROR(read_glm4_moe(s, config)); }
+    if (config->family == QR_FAMILY_NANOCHAT) {
+        config->norms_layers = config->norms_heads = config->norms_embeddings = true;
+        config->final_logit_softcapping = s->defaults->final_softcap;
+        QR_RETURN_IF_ERROR(read_nullable(s, "final_logit_softcapping", 1e9, &config->final_logit_softcapping));
+    }
     if (config->family == QR_FAMILY_AFMOE) { QR_RETURN_IF_ERROR(read_afmoe(s, config)); }
     if (config->family == QR_FAMILY_LFM3) { QR_RETURN_IF_ERROR(read_lfm3(s, config)); }
     if (config->family == QR_FAMILY_OLMOE) { QR_RETURN_IF_ERROR(refuse_clipping(s)); }
@@ -604,6 +620,23 @@ static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
     return QRUN_OK;
 }
 
+/* Command A with experts: the dense layers that come first have a pattern of windows of their own, and without windows
+ * they rotate all the same. */
+static qrun_status adapt_dense_layers(const source *s, bool listed, qr_model_config *config) {
+    int64_t of_dense = 1, of_others = s->defaults->window_pattern, n_dense = 0;
+    QR_RETURN_IF_ERROR(get_int(s, "prefix_dense_sliding_window_pattern", 1, 1 << 20, &of_dense));
+    QR_RETURN_IF_ERROR(get_int(s, "sliding_window_pattern", 1, 1 << 20, &of_others));
+    QR_RETURN_IF_ERROR(get_int(s, "first_k_dense_replace", 0, 1 << 12, &n_dense));
+    for (int64_t i = 0; i < config->n_layers; i++) {
+        const bool is_ahead = i < n_dense;
+        if (!listed) {
+            config->layer_slides[i] = ((is_ahead ? i : i - n_dense) + 1) % (is_ahead ? of_dense : of_others) != 0;
+        }
+        config->layer_rotates[i] = config->layer_slides[i] || (!config->experts.layer_has_experts[i] && of_dense == 1);
+    }
+    return QRUN_OK;
+}
+
 /* EXAONE 4 rotates in layers with a window alone, where the model has windows. */
 static qrun_status rotate_in_windows(const source *s, qr_model_config *config) {
     config->layer_rotates = qr_alloc_array_zeroed((size_t)config->n_layers, sizeof *config->layer_rotates);
@@ -634,6 +667,7 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
     const bool listed = rule != QR_WINDOW_ALL && rule != QR_WINDOW_WHERE_USED && !qr_json_is_null(types);
     QR_RETURN_IF_ERROR(listed ? read_layer_types(s, types, config) : apply_window_rule(s, config));
     if (s->defaults->rotates_in_windows) { QR_RETURN_IF_ERROR(rotate_in_windows(s, config)); }
+    if (config->family == QR_FAMILY_COHERE2_MOE) { QR_RETURN_IF_ERROR(adapt_dense_layers(s, listed, config)); }
     if (config->family == QR_FAMILY_GEMMA4) { /* as transformers, whatever the list says */
         config->layer_slides[config->n_layers - 1] = false;
     }
@@ -753,6 +787,7 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
                                .max_position_embeddings = config->max_position_embeddings,
                                .default_theta = s->defaults->theta,
                                .interleaved = s->defaults->interleaves_rope,
+                               .reversed = s->defaults->reverses_rope,
                                .has_sections = s->defaults->has_rope_sections,
                                .has_fixed_alpha = s->defaults->has_fixed_alpha,
                                .partial_rotary_factor = 1};

@@ -115,6 +115,10 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(FLEX_OLMO, "flex_olmo")            \
     X(AFMOE, "afmoe")                    \
     X(AXK1, "axk1")                      \
+    X(KOLIBRI1, "kolibri1")              \
+    X(NEMOTRON, "nemotron")              \
+    X(NANOCHAT, "nanochat")              \
+    X(COHERE2_MOE, "cohere2_moe")        \
     X(DEEPSEEK_V2, "deepseek_v2")        \
     X(DEEPSEEK_V3, "deepseek_v3")        \
     X(GLM4_MOE_LITE, "glm4_moe_lite")    \
@@ -182,6 +186,8 @@ typedef struct qr_model_config {
     bool without_head_norms;       /* GLM-4.5 may have none of queries and keys */
     int64_t
         n_layers_ahead; /* GLM-4.5, DeepSeek: layers after the last, which predict further tokens; they are left out */
+    bool has_rms_norms; /* Command A with experts may have RMSNorm where the family has LayerNorm */
+    bool norms_layers;  /* nanochat: the norms before blocks and the last one, without a weight */
     bool norms_heads;   /* Muse Glimmer: RMSNorm of every query and key head, without a weight */
     bool attn_sinks;    /* attention's softmax is over a learned score of each head too */
 
@@ -200,7 +206,7 @@ typedef struct qr_model_config {
     int64_t attn_temperature_tokens; /* 0 = not */
     bool scale_embeddings;           /* Gemma: by the square root of hidden_size, rounded to the weights' type */
     bool norms_embeddings;           /* Muse Glimmer: RMSNorm without a weight */
-    bool norm_adds_one;       /* Gemma, Qwen3.5: RMSNorm multiplies by 1 + weight; not where the file has that sum */
+    bool norm_adds_one; /* Gemma, Qwen3.5, Nemotron: norms multiply by 1 + weight; not where the file has that sum */
     bool final_norm_is_plain; /* the last norm does not, whatever the others do */
     bool outputs_first;       /* every matrix is stored [out, in], whatever the family does */
 

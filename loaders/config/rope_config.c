@@ -161,6 +161,7 @@ qrun_status qr_rope_config_read(const qr_json *parameters, const qr_rope_context
                                 qr_error *err) {
     *rope = (qr_rope_config){.theta = context->default_theta,
                              .interleaved = context->interleaved,
+                             .reversed = context->reversed,
                              .beta_fast = 32,
                              .beta_slow = 1,
                              .truncate = true};
@@ -204,8 +205,9 @@ bool qr_rope_config_equal(const qr_rope_config *a, const qr_rope_config *b) {
     const double of_b[] = {b->theta,     b->factor,    b->low_freq_factor, b->high_freq_factor, b->attention_factor,
                            b->beta_fast, b->beta_slow, b->mscale,          b->mscale_all_dim};
     return a->type == b->type && a->rotary_dim == b->rotary_dim && a->interleaved == b->interleaved &&
-           a->n_rotated == b->n_rotated && a->original_max_position_embeddings == b->original_max_position_embeddings &&
-           a->truncate == b->truncate && memcmp(of_a, of_b, sizeof of_a) == 0 &&
+           a->reversed == b->reversed && a->n_rotated == b->n_rotated &&
+           a->original_max_position_embeddings == b->original_max_position_embeddings && a->truncate == b->truncate &&
+           memcmp(of_a, of_b, sizeof of_a) == 0 &&
            factors_equal(a->short_factors, b->short_factors, a->rotary_dim / 2) &&
            factors_equal(a->long_factors, b->long_factors, a->rotary_dim / 2);
 }

@@ -28,6 +28,7 @@ typedef struct qr_rope_config {
     qr_rope_type type;
     double theta;
     int64_t rotary_dim; /* of head_dim, even; the rest of a head is passed through */
+    bool reversed;      /* pairs rotate the other way around: by negative angles (nanochat) */
     bool interleaved;   /* elements 2 · i and 2 · i + 1 are a pair, not i and i + rotary_dim / 2 */
     int64_t n_rotated;  /* proportional: of the rotary_dim / 2 pairs, those with a frequency; the others stay */
     double factor;      /* every type but default; when YaRN or LongRoPE leave it out: max / original positions */
@@ -49,7 +50,8 @@ typedef struct qr_rope_context {
     int64_t original_max_position_embeddings; /* of the config itself, which wins (Phi-3); 0 = none */
     bool heads_rotate_in_part; /* the family obeys partial_rotary_factor; transformers passes it over in the others */
     double partial_rotary_factor;
-    bool interleaved;     /* as qr_rope_config has it */
+    bool interleaved; /* as qr_rope_config has it, as the next */
+    bool reversed;
     const char *type;     /* where the parameters say none; NULL: "default" */
     bool has_sections;    /* Qwen2-VL: "mrope" has sections of a head for images, which are one for text */
     bool has_fixed_alpha; /* Hunyuan: "dynamic" with an "alpha" is a larger base, at any length */

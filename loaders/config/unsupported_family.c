@@ -33,10 +33,9 @@ static const qr_unsupported_family families[] = {
     {"hunyuan_vl", "Hunyuan-VL", IMAGES, "Hunyuan without images"},
     {"phimoe", "Phi-3.5-MoE", "a router of sparse mixers", EXPERTS},
     {"bailing_hybrid", "Ling", "Kimi delta attention", HYBRID_EXPERTS},
-    {"kolibri1", "Kolibri", "experts that are chosen by scores before their sigmoids", EXPERTS},
     {"laguna", "Laguna", "gates of attention by softplus", EXPERTS},
     {"dbrx", "DBRX", "its own mixture of experts", EXPERTS},
-    {"nemotron", "Nemotron", "layer norms that add 1", "Nemotron-H, Qwen3 or Llama 3"},
+    {"nemotron-nas", "Nemotron NAS", "layers of different sizes", DENSE},
     {"falcon_mamba", "Falcon Mamba", MAMBA, SPACES},
     {"jamba", "Jamba", MAMBA, SPACES},
     {"zamba", "Zamba", MAMBA, SPACES},
@@ -46,7 +45,6 @@ static const qr_unsupported_family families[] = {
     {"qwen4_exp", "Qwen4 Exp", "n-gram embeddings", HYBRID_EXPERTS},
     {"qwen3_omni_moe", "Qwen3-Omni", IMAGES, EXPERTS},
     {"gemma3n", "Gemma 3n", "per-layer embeddings and AltUp", "Gemma 3"},
-    {"cohere2_moe", "Command A with experts", "layers of several kinds", DENSE},
     {"cohere_", "Cohere", "another kind of model", "Command R"},
 };
 

@@ -111,7 +111,8 @@ static qrun_status norm_rows(const qr_layer_pass *pass, const qr_norm *norm, con
                                      .dst_dtype = dst_dtype,
                                      .n_rows = n_rows,
                                      .dim = norm->dim,
-                                     .eps = norm->eps};
+                                     .eps = norm->eps,
+                                     .weight_offset = norm->offset};
     return qr_layer_op_layer_norm(pass, &args, err);
 }
 

@@ -31,7 +31,8 @@ qr_router qr_layer_router(const qrun_model *model) {
                        .eps = (float)experts->sum_eps,
                        .factor = (float)experts->share_factor,
                        .n_groups = (int32_t)experts->n_groups,
-                       .top_groups = (int32_t)experts->n_top_groups};
+                       .top_groups = (int32_t)experts->n_top_groups,
+                       .chooses_by_logits = experts->chooses_by_logits};
 }
 
 qr_routing qr_layer_routing(const qr_layer_pass *pass) {

@@ -152,18 +152,18 @@ typedef struct qr_family {
     struct {
         const char *in_memory, *in_files;
     } renamed[5];
-    bool writes_stacks;      /* how published folders have experts, for one that is made from no other */
-    const char *prefixes[4]; /* NULL-terminated; besides "" (qr_family_prefix) */
-    bool has_frame;          /* adapters have prefixes[0] before all names, whatever the checkpoint has */
-    bool norms_experts_alone;  /* QR_ROLE_POST_MLP_NORM is of layers with experts; files have it of dense ones, unread */
+    bool writes_stacks;        /* how published folders have experts, for one that is made from no other */
+    const char *prefixes[4];   /* NULL-terminated; besides "" (qr_family_prefix) */
+    bool has_frame;            /* adapters have prefixes[0] before all names, whatever the checkpoint has */
+    bool norms_experts_alone;  /* QR_ROLE_POST_MLP_NORM is of layers with experts; files have it of all */
     bool choice_bias_may_lack; /* files may be without QR_ROLE_CHOICE_BIAS: it is 0 then */
-    bool choice_bias_is_row; /* [1, E] in files, not [E] */
-    bool layer_norm;         /* LayerNorm instead of RMSNorm */
-    bool norm_biases;        /* norms have biases */
-    bool is_parallel;        /* a layer's MLP reads the same norm as what is beside it: qr_layer.is_parallel */
-    bool norms_rotated;      /* q_norm and k_norm come after rotation */
-    bool norms_all_heads;    /* q_norm and k_norm are over all heads of a token together */
-    bool transposed;         /* linear weights are stored [in, out] (Conv1D) */
+    bool choice_bias_is_row;   /* [1, E] in files, not [E] */
+    bool layer_norm;           /* LayerNorm instead of RMSNorm */
+    bool norm_biases;          /* norms have biases */
+    bool is_parallel;          /* a layer's MLP reads the same norm as what is beside it: qr_layer.is_parallel */
+    bool norms_rotated;        /* q_norm and k_norm come after rotation */
+    bool norms_all_heads;      /* q_norm and k_norm are over all heads of a token together */
+    bool transposed;           /* linear weights are stored [in, out] (Conv1D) */
     /* PEFT refuses adapters on QR_ROLE_RECURRENT_OUT. */
     bool recurrent_out_without_lora;
 } qr_family;

@@ -421,7 +421,7 @@ static qr_norm norm_of(const qrun_model *model, qr_tensor_role role, int64_t dim
                             : is_post    ? (float)model->config.post_norm_eps
                                          : model->shape.norm_eps,
                      .offset = qr_model_norm_offset(model, role),
-                     .is_layer_norm = model->family->layer_norm};
+                     .is_layer_norm = model->family->layer_norm && !model->config.has_rms_norms};
 }
 
 /* This rank's of a layer's norm, or other vector. */
@@ -468,6 +468,7 @@ static void shape_layer(qrun_model *model, int64_t l, int32_t *n_recurrent) {
     if (config->attention.norms_values && !layer->reads_shared_kv) {
         layer->v_norm = plain_norm(model, heads.head_dim);
     }
+    if (config->norms_layers) { layer->attn_norm = layer->mlp_norm = plain_norm(model, config->hidden_size); }
     if (config->norms_heads) { layer->q_norm = layer->k_norm = plain_norm(model, heads.head_dim); }
     layer->window = config->layer_slides[l] ? (int32_t)config->sliding_window : 0;
     layer->key_rope_kind = qr_rope_key_kind(config, l);
@@ -496,7 +497,8 @@ static void shape_modules(describe_state *state) {
     if (model->config.norms_embeddings) { model->embedding_norm = plain_norm(model, shape->hidden); }
     (void)qr_model_each_linear(model, shape_linear, state, NULL);
     (void)qr_model_each_expert(model, shape_expert, state, NULL);
-    model->final_norm = norm_of(model, QR_ROLE_FINAL_NORM, shape->hidden);
+    model->final_norm = model->config.norms_layers ? plain_norm(model, shape->hidden)
+                                                   : norm_of(model, QR_ROLE_FINAL_NORM, shape->hidden);
 }
 
 /* The experts of a layer are one op's, which takes matrices of one description. */

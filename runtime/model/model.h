@@ -41,7 +41,7 @@ typedef struct qr_norm {
     const float *weight; /* device, [dim] */
     const float *bias;   /* device, [dim]; NULL: none, as of RMSNorm */
     int64_t dim;         /* 0: the family has no such norm */
-    float eps, offset;   /* RMSNorm multiplies by weight + offset */
+    float eps, offset;   /* it multiplies by weight + offset */
     bool is_layer_norm;  /* not RMSNorm */
     qr_row_share share;  /* of a vector that is split among ranks; dim is then this rank's */
 } qr_norm;
@@ -337,7 +337,7 @@ static inline unsigned char *qr_model_stage(const qrun_model *model, int64_t l) 
 qrun_status qr_model_plan_begin(qrun_model *model, qr_backend *planner, qr_error *err);
 void qr_model_plan_end(qrun_model *model);
 
-/* What RMSNorm adds to the weights of a norm of that role. */
+/* What a norm of that role adds to its weights. */
 float qr_model_norm_offset(const qrun_model *model, qr_tensor_role role);
 
 /* Calls visit for every linear layer of the model (not the head), in slot order. */

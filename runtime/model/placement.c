@@ -66,8 +66,10 @@ static size_t place_at(qrun_model *model, void *memory) {
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
         qr_layer *layer = &model->layers[l];
         if (layer->v_norm.dim > 0) { layer->v_norm.weight = model->ones; }
+        if (model->config.norms_layers) { layer->attn_norm.weight = layer->mlp_norm.weight = model->ones; }
         if (model->config.norms_heads) { layer->q_norm.weight = layer->k_norm.weight = model->ones; }
     }
+    if (model->config.norms_layers) { model->final_norm.weight = model->ones; }
     if (model->embedding_norm.dim > 0) { model->embedding_norm.weight = model->ones; }
     return p.layout.offset;
 }

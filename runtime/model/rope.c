@@ -157,13 +157,10 @@ static double longrope_attention_factor(const qr_rope_config *rope) {
     return sqrt(1.0 + log(rope->factor) / log((double)rope->original_max_position_embeddings));
 }
 
-void qr_rope_frequencies(const qr_model_config *config, int32_t kind, int64_t n_tokens, int64_t most_tokens,
-                         float *inv_freq, float *attention_factor) {
-    const qr_rope_config *rope = rope_of(config, kind);
-    const int64_t class_of_length = length_class(rope, config, n_tokens, most_tokens);
-    const int64_t half = rope->rotary_dim / 2, n_still = still_pairs(config, kind);
-    for (int64_t i = 0; i < n_still; i++) { inv_freq[i] = 0.0F; }
-    inv_freq += n_still;
+/* Of the pairs that rotate. */
+static void rotating_frequencies(const qr_model_config *config, const qr_rope_config *rope, int64_t class_of_length,
+                                 float *inv_freq, float *attention_factor) {
+    const int64_t half = rope->rotary_dim / 2;
     *attention_factor = 1.0F;
     if (rope->type == QR_ROPE_YARN) {
         yarn_frequencies(rope, half, inv_freq);
@@ -182,6 +179,16 @@ void qr_rope_frequencies(const qr_model_config *config, int32_t kind, int64_t n_
         if (rope->type == QR_ROPE_LINEAR || rope->type == QR_ROPE_PROPORTIONAL) { inv_freq[i] /= (float)rope->factor; }
         if (rope->type == QR_ROPE_LLAMA3) { inv_freq[i] = llama3_frequency(rope, inv_freq[i]); }
     }
+}
+
+void qr_rope_frequencies(const qr_model_config *config, int32_t kind, int64_t n_tokens, int64_t most_tokens,
+                         float *inv_freq, float *attention_factor) {
+    const qr_rope_config *rope = rope_of(config, kind);
+    const int64_t half = rope->rotary_dim / 2, n_still = still_pairs(config, kind);
+    for (int64_t i = 0; i < n_still; i++) { inv_freq[i] = 0.0F; }
+    inv_freq += n_still;
+    rotating_frequencies(config, rope, length_class(rope, config, n_tokens, most_tokens), inv_freq, attention_factor);
+    for (int64_t i = 0; rope->reversed && i < half; i++) { inv_freq[i] = -inv_freq[i]; }
 }
 
 int64_t qr_rope_context_tokens(const qr_model_config *config) {

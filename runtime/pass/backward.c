@@ -55,6 +55,7 @@ qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, cons
                                               .n_rows = n_rows,
                                               .dim = norm->dim,
                                               .eps = norm->eps,
+                                              .weight_offset = norm->offset,
                                               .accumulate = accumulate};
     return qr_layer_norm_backward(pass->backend, &args, pass->workspace, err);
 }

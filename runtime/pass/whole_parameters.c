@@ -45,10 +45,11 @@ static qrun_status refuse_unknown(const qr_family *family, const char *names, qr
                     qr_module_is_called(family, (qr_tensor_role)role, at, n_bytes);
         }
         if (!known) {
-            return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                           "a %s model has no module \"%.*s\"; its tables are %s and %s, its last norm %s",
+            const char *norm = family->modules[QR_ROLE_FINAL_NORM]; /* NULL: without a weight */
+            return qr_fail(err, QRUN_ERROR_ARGUMENT, "a %s model has no module \"%.*s\"; its tables are %s and %s%s%s",
                            family->name, (int)qr_min((int64_t)n_bytes, 60), at, family->modules[QR_ROLE_EMBEDDING],
-                           family->modules[QR_ROLE_HEAD], family->modules[QR_ROLE_FINAL_NORM]);
+                           family->modules[QR_ROLE_HEAD], norm != NULL ? ", its last norm " : "",
+                           norm != NULL ? norm : "");
         }
     }
     return QRUN_OK;

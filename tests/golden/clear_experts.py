@@ -18,8 +18,9 @@ def _scores(model, ids):
     names = ("Lfm2MoeTopKRouter", "Glm4MoeTopkRouter", "Glm4vMoeTextTopkRouter", "Ernie4_5_MoeTopKRouter",
              "DeepseekV3TopkRouter", "Glm4MoeLiteTopkRouter", "NemotronHTopkRouter", "MiniMaxM2TopKRouter",
              "Dots1TopkRouter", "ExaoneMoeTopkRouter", "HYV3TopKRouter", "SolarOpenTopkRouter", "AfmoeTokenChoiceRouter",
-             "AXK1TopkRouter")
-    routers = [module for module in model.modules() if type(module).__name__ in names
+             "AXK1TopkRouter", "Kolibri1TopKRouter", "Cohere2MoeTopKRouter")
+    routers = [module for module in model.modules()
+               if type(module).__name__ in names and getattr(module, "expert_selection_fn", "sigmoid") == "sigmoid"
                or (type(module).__name__ == "DeepseekV2TopkRouter" and (module.num_group or 1) > 1)]
     results = []
 
@@ -34,9 +35,13 @@ def _scores(model, ids):
             results.append((shares.float(), shares.float(), groups))
             return
         shares = output[0].sigmoid()
+        if type(router).__name__ == "Cohere2MoeTopKRouter":
+            results.append((output[0].float(), shares.float(), groups))
+            return
         bias = router.e_score_correction_bias if hasattr(router, "e_score_correction_bias") else (
             inputs[1] if getattr(router, "use_expert_bias", True) else 0)
-        results.append(((shares + bias).float(), shares.float(), groups))
+        chosen_by = output[0] if type(router).__name__ == "Kolibri1TopKRouter" else shares
+        results.append(((chosen_by + bias).float(), shares.float(), groups))
 
     hooks = [router.register_forward_hook(keep) for router in routers]
     if routers:

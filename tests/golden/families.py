@@ -769,6 +769,39 @@ FAMILIES = [
                    rms_norm_eps=2e-3) | _rope("default", 10000.0),
            "DeepSeek-V3 with a norm after experts, which the file has of a dense layer too, and without biases of "
            "experts", prompt_lengths=(1, 7, 13), older_config=dict(first_k_dense_replace=1)),
+    Family("kolibri1", "kolibri1",
+           _config(48, 6, 2, 3, None, head_dim=16, tie_word_embeddings=False, num_experts=5, num_experts_per_tok=2,
+                   moe_intermediate_size=20, shared_expert_intermediate_size=28, norm_topk_prob=True, sliding_window=6,
+                   rms_norm_eps=2e-3, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+           | _rope("default", 10000.0),
+           "2 of 5 experts chosen by logits plus a bias and weighed by sigmoids, in every layer; norms before and after "
+           "the blocks; windows in which alone positions rotate", prompt_lengths=(1, 5, 9),
+           older_config=dict(layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
+    Family("nemotron", "nemotron",
+           _config(48, 6, 2, 3, 92, head_dim=24, tie_word_embeddings=False, norm_eps=2e-3)
+           | _rope("default", 10000.0, partial_rotary_factor=0.5),
+           "LayerNorm that adds 1, squared ReLU without a gate, half of a head rotates", prompt_lengths=(1, 7, 33, 70)),
+    Family("nanochat", "nanochat",
+           _config(48, 6, 2, 3, 92, tie_word_embeddings=False, rms_norm_eps=2e-3, final_logit_softcapping=11.0)
+           | _rope("default", 10000.0),
+           "norms without weights, of embeddings and of heads after rotation too, which is the other way around; squared "
+           "ReLU; soft-capped logits", prompt_lengths=(1, 7, 33, 70)),
+    Family("cohere2-moe", "cohere2_moe",
+           _config(48, 6, 2, 4, 20, head_dim=16, tie_word_embeddings=True, sliding_window=6, logit_scale=0.3,
+                   num_experts=5, num_experts_per_tok=2, num_shared_experts=1, expert_selection_fn="sigmoid",
+                   shared_expert_combination_strategy="sum", prefix_dense_intermediate_size=52, layer_norm_eps=2e-3,
+                   layer_types=["full_attention", "sliding_attention", "full_attention", "sliding_attention"],
+                   mlp_layer_types=["dense", "sparse", "sparse", "sparse"], sliding_window_pattern=2)
+           | _rope("default", 50000.0),
+           "attention and experts side by side: 2 of 5, chosen by logits and weighed by sigmoids, beside one of all "
+           "tokens; a dense layer that rotates without a window", prompt_lengths=(1, 5, 9),
+           older_config=dict(layer_types=["full_attention", "sliding_attention", "full_attention",
+                                          "sliding_attention"])),
+    Family("cohere2-moe-rms", "cohere2_moe",
+           _config(40, 5, 1, 4, 28, head_dim=16, tie_word_embeddings=True, sliding_window=6, logit_scale=0.3,
+                   num_experts=7, num_experts_per_tok=3, rms_norm_eps=2e-3) | _rope("default", 10000.0),
+           "the same with RMSNorm and a softmax over those chosen, without dense layers", prompt_lengths=(1, 7, 33),
+           older_config=dict(sliding_window_pattern=4)),
     Family("deepseek-v2-groups", "deepseek_v2",
            _config(48, 3, 3, 2, 76, tie_word_embeddings=False, q_lora_rank=None, kv_lora_rank=20, qk_nope_head_dim=16,
                    qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=12, num_experts_per_tok=3,

@@ -34,7 +34,7 @@ def normal(shape, std, *key, mean=0.0):
 def _random_parameter(family, hidden, name, parameter):
     """Scales that keep activations near 1 and logits near ±3, so that greedy choices are decided, not ties."""
     shape, leaf, gemma = parameter.shape, name.split(".")[-2], family.model_type.startswith("gemma")
-    adds_one = (family.model_type in ("gemma2", "gemma3_text")
+    adds_one = (family.model_type in ("gemma2", "gemma3_text", "nemotron")
                 or family.model_type.startswith(("qwen3_5", "qwen3_next")) and ".linear_attn." not in name
                 or family.model_type == "muse_glimmer" and ".layers." in name)
     if name.endswith(".layer_scalar"):
@@ -81,7 +81,7 @@ def _random_parameter(family, hidden, name, parameter):
         return normal(shape, gain / math.sqrt(fan_in), family.name, name)
     fan_in = shape[0] if family.model_type == "gpt2" else shape[1]
     # Layers must outweigh the embedding in the residual stream, or a tied head repeats its input for ever.
-    gain = 2.2 if leaf in ("o_proj", "out_proj", "down_proj", "c_proj", "w2") else 1.3
+    gain = 2.2 if leaf in ("o_proj", "out_proj", "down_proj", "c_proj", "w2", "fc2") else 1.3
     return normal(shape, gain / math.sqrt(fan_in), family.name, name)
 
 

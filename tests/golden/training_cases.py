@@ -53,6 +53,10 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "flex-olmo": ATTENTION,
            "afmoe": ATTENTION,
            "axk1": LATENT,
+           "kolibri1": ATTENTION,
+           "nemotron": ATTENTION + ["up_proj", "down_proj"],
+           "nanochat": ATTENTION + ["fc1", "fc2"],
+           "cohere2-moe": ATTENTION, "cohere2-moe-rms": ATTENTION,
            "deepseek-v2-groups": ["q_proj"] + LATENT[2:], "deepseek-v3-groups": ["q_proj"] + LATENT[2:],
            "minimax-m2": ATTENTION, "dots1": ATTENTION, "exaone-moe": ATTENTION,
            "hy-v3": ATTENTION,
@@ -118,6 +122,10 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("flex-olmo", "flex-olmo", "attention, A and B random"),
     Adapter("afmoe", "afmoe", "attention but its gates, A and B random"),
     Adapter("axk1", "axk1", "attention, A and B random"),
+    Adapter("kolibri1", "kolibri1", "attention, A and B random"),
+    Adapter("nemotron", "nemotron", "every linear layer; A and B random"),
+    Adapter("nanochat", "nanochat", "every linear layer; A and B random"),
+    *(Adapter(family, family, "attention, A and B random") for family in ("cohere2-moe", "cohere2-moe-rms")),
     Adapter("qwen3-vl-moe-experts", "qwen3-vl-moe", "experts beside attention; A and B random",
             options=dict(target_parameters=EXPERTS)),
     Adapter("glm4v", "glm4v", "attention and gate_up_proj of the text model; A and B random"),
@@ -262,12 +270,13 @@ def _integers(low, high, n, *key):
 # models with dynamic and longrope scaling were trained for, and some are not. "clear-experts" leaves a model no doubt
 # about its experts: its last members are the first random sequences of their lengths that do so in ernie4_5-moe, and
 # those of "clear-blocks" the first in nemotron-h-moe, with its adapters and without, of "clear-groups" the first in
-# deepseek-v3-groups, with its adapter and without.
+# deepseek-v3-groups, and those of "clear-logits" the first in kolibri1, with its adapter and without.
 _MICRO_BATCHES = {
     "micro-batch": [(5, [0, 1]), (17, [0, 1, 2, 3, 9, 10]), (33, [*range(12), 20, 32])],
     "lengths": [(57, [0, 1, 30]), (9, []), (45, [*range(20)]), (53, [*range(3, 40)])],
     "clear-experts": [(5, [0, 1], 0), (17, [0, 1, 2, 3, 9, 10], 28), (33, [*range(12), 20, 32], 49)],
     "clear-groups": [(5, [0, 1], 0), (17, [0, 1, 2, 3, 9, 10], 44), (25, [*range(9), 20], 2594)],
+    "clear-logits": [(5, [0, 1], 1), (9, [0, 1, 2, 3], 0), (17, [*range(5), 12], 2)],
     "pairs": [(21, [*range(6)]), (26, [*range(6)]), (13, [*range(4)]), (40, [*range(4)])],
     "clear-blocks": [(5, [0, 1], 12), (17, [0, 1, 2, 3, 9, 10], 34), (25, [*range(9), 20], 787)],
 }

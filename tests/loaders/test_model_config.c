@@ -786,6 +786,67 @@ static void test_axk1(void) {
     qr_model_config_free(&c);
 }
 
+static void test_kolibri1(void) {
+    PARSE("{'model_type':'kolibri1','num_hidden_layers':6,'norm_topk_prob':true,'shared_expert_intermediate_size':64}");
+    for (int64_t l = 0; l < 6; l++) {
+        CHECK(c.layer_slides[l] == (l != 4) && c.layer_rotates[l] == c.layer_slides[l]);
+        CHECK(c.experts.layer_has_experts[l]);
+    }
+    CHECK(c.sliding_window == 513 && c.experts.chooses_by_logits && c.experts.has_sigmoid_router);
+    CHECK(c.experts.has_choice_bias && c.experts.normalizes && c.experts.shared_intermediate_size == 64);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'kolibri1','num_hidden_layers':2,'layer_types':['full_attention','full_attention']}", &c,
+                NULL) == QRUN_OK);
+    CHECK(c.sliding_window == 0 && !c.layer_rotates[0] && !c.experts.normalizes);
+    qr_model_config_free(&c);
+}
+
+/* As Minitron is published. */
+static void test_nemotron(void) {
+    PARSE("{'model_type':'nemotron','num_hidden_layers':1,'hidden_size':3072,'num_attention_heads':24,'head_dim':128,"
+          "'num_key_value_heads':8,'norm_eps':0.25,'partial_rotary_factor':0.5,'hidden_act':'relu2','mlp_bias':false}");
+    CHECK(c.norm_adds_one && c.norm_eps == 0.25 && c.rope.rotary_dim == 64 && c.activation == QR_ACTIVATION_RELU2);
+    CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && c.eos.ids[0] == 3 && !c.tie_word_embeddings);
+    qr_model_config_free(&c);
+}
+
+static void test_nanochat(void) {
+    PARSE(
+        "{'model_type':'nanochat','num_hidden_layers':1,'rope_parameters':{'rope_type':'default','rope_theta':10000}}");
+    CHECK(c.norms_layers && c.norms_heads && c.norms_embeddings && c.rope.reversed && c.final_logit_softcapping == 15);
+    CHECK(c.head_dim == 128 && c.n_kv_heads == 6 && !c.qkv_bias && c.activation == QR_ACTIVATION_RELU2);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'nanochat','final_logit_softcapping':null}", &c, NULL) == QRUN_OK);
+    CHECK(c.final_logit_softcapping == 0);
+    qr_model_config_free(&c);
+}
+
+/* Layers that are dense come first, with windows of their own; and both routers. */
+static void test_cohere2_moe(void) {
+    PARSE("{'model_type':'cohere2_moe','num_hidden_layers':6,'first_k_dense_replace':2,'intermediate_size':64,"
+          "'prefix_dense_intermediate_size':128,'expert_selection_fn':'sigmoid','num_shared_experts':2,"
+          "'shared_expert_combination_strategy':'sum','sliding_window_pattern':4}");
+    static const bool slides[6] = {false, false, true, true, true, false}, rotates[6] = {true, true, true, true, true};
+    for (int64_t l = 0; l < 6; l++) {
+        CHECK(c.layer_slides[l] == slides[l] && c.layer_rotates[l] == rotates[l]);
+        CHECK(c.experts.layer_has_experts[l] == (l >= 2));
+    }
+    CHECK(c.intermediate_size == 128 && c.experts.intermediate_size == 64 && c.experts.shared_intermediate_size == 128);
+    CHECK(c.experts.has_sigmoid_router && c.experts.chooses_by_logits && !c.experts.has_choice_bias);
+    CHECK(!c.has_rms_norms && c.logits_scaling == 16);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'cohere2_moe','num_hidden_layers':4,'rms_norm_eps':0.25,'intermediate_size':64,"
+                "'first_k_dense_replace':1,'prefix_dense_sliding_window_pattern':2,'norm_topk_prob':false}",
+                &c, NULL) == QRUN_OK);
+    CHECK(c.has_rms_norms && c.norm_eps == 0.25 && c.layer_slides[0] && c.layer_rotates[0] && c.experts.normalizes);
+    CHECK(c.intermediate_size == 64 && c.experts.shared_intermediate_size == 0 && !c.experts.has_sigmoid_router);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'cohere2_moe','num_shared_experts':1}", QRUN_ERROR_UNSUPPORTED,
+                  "\"shared_expert_combination_strategy\" other than \"sum\"");
+    check_refused("{'model_type':'cohere2_moe','expert_selection_fn':'tanh'}", QRUN_ERROR_UNSUPPORTED,
+                  "the router's \"expert_selection_fn\"");
+}
+
 static void test_internlm3(void) {
     PARSE("{'model_type':'internlm3','num_hidden_layers':1,'qkv_bias':true,'bias':true}");
     CHECK(c.qkv_bias && c.o_bias && c.mlp_bias);
@@ -1322,6 +1383,10 @@ static void test_refusals(void) {
          " flex_olmo"
          " afmoe"
          " axk1"
+         " kolibri1"
+         " nemotron"
+         " nanochat"
+         " cohere2_moe"
          " deepseek_v2 deepseek_v3"
          " glm4_moe_lite youtu minicpm3 nemotron_h falcon_h1 bamba apertus gpt2 qwen2_5_vl_text exaone4_5_text "
          "granitemoeshared kimi_k2"},
@@ -1455,7 +1520,7 @@ static void test_families_that_are_out(void) {
                  {"deepseek_v32", "DeepSeek V3.2", "DeepSeek V3 or GLM-4.7-Flash"},
                  {"kimi_k25", "Kimi K2.5", "DeepSeek V3 or GLM-4.7-Flash"},
                  {"glm_ocr", "GLM", "GLM-4 or GLM-4.5"},
-                 {"nemotron", "Nemotron", "Nemotron-H, Qwen3 or Llama 3"},
+                 {"nemotron-nas", "Nemotron NAS", "Qwen3 or Llama 3"},
                  {"falcon_mamba", "Falcon Mamba", "Granite 4"},
                  {"jamba", "Jamba", "Granite 4"},
                  {"mamba2", "Mamba", "Granite 4"}};
@@ -1939,6 +2004,10 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_flex_olmo);
     CHECK_RUN(test_afmoe);
     CHECK_RUN(test_axk1);
+    CHECK_RUN(test_kolibri1);
+    CHECK_RUN(test_nemotron);
+    CHECK_RUN(test_nanochat);
+    CHECK_RUN(test_cohere2_moe);
     CHECK_RUN(test_internlm3);
     CHECK_RUN(test_hyperclovax);
     CHECK_RUN(test_windows_from_the_first);

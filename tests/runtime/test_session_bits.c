@@ -276,6 +276,16 @@ static void test_granite_moe_swa_int8(void) {
 static void test_mistral4_nf4(void) {
     run_model("models/mistral4", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
+/* Gates of attention's output beside experts that sigmoids choose, norms before and after both. */
+static void test_afmoe_nf4(void) { run_model("models/afmoe", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL); }
+/* Norms without weights, and heads that rotate the other way around. */
+static void test_nanochat_int8(void) {
+    run_model("models/nanochat", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
+/* LayerNorm that adds 1. */
+static void test_nemotron_nf4_dq(void) {
+    run_model("models/nemotron", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
 /* Rows of plain LoRA and of no adapter have the same bits with and without DoRA in the batch. */
 static void test_dora_in_one_batch(void) {
     static const char *const adapters[N_ADAPTERS] = {"adapters/llama-lora", "adapters/llama-dora"};
@@ -524,6 +534,9 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_cohere2_nf4_dq);
     CHECK_RUN(test_granite_moe_swa_int8);
     CHECK_RUN(test_mistral4_nf4);
+    CHECK_RUN(test_afmoe_nf4);
+    CHECK_RUN(test_nanochat_int8);
+    CHECK_RUN(test_nemotron_nf4_dq);
     CHECK_RUN(test_minimax_m2_int8);
     CHECK_RUN(test_youtu_nf4_dq);
     CHECK_RUN(test_deepseek_v3_int8);
