@@ -22,7 +22,8 @@ QR_INLINE qr_vec qr_vec_exp(qr_vec x) {
     return qr_vec_scale2(qr_vec_add(p, qr_vec_set1(1.0F)), n);
 }
 
-/* e^x − 1 within 2 ulp for x ≤ 0: a Taylor polynomial above −0.5, where the difference would lose digits. */
+/* e^x − 1 for x ≤ 0, to a few roundings of itself (test_op_xielu): a Taylor polynomial above −0.5, where the difference
+ * would lose digits. */
 QR_INLINE qr_vec qr_vec_expm1_below(qr_vec x) {
     const qr_vec small = qr_vec_max(qr_vec_set1(-0.5F), x);
     qr_vec p = qr_vec_set1(1.0F / 40320.0F);
