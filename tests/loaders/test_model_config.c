@@ -498,7 +498,7 @@ static void test_glm4_moe_lite_layers(void) {
     PARSE("{'model_type':'glm4_moe_lite','num_hidden_layers':3,'mlp_layer_types':['sparse','dense','sparse'],"
           "'rope_interleave':false}");
     for (int64_t l = 0; l < 3; l++) { CHECK(c.experts.layer_has_experts[l] == (l != 1)); }
-    CHECK(!c.rope.interleaved && c.n_layers_ahead == 1);
+    CHECK(!c.rope.interleaved && c.n_layers_ahead == 1 && c.experts.share_factor == 1.8);
     qr_model_config_free(&c);
 }
 
@@ -516,6 +516,7 @@ static void test_deepseek_v3(void) {
     qr_model_config_free(&c);
     CHECK(parse("{'model_type':'deepseek_v3'}", &c, NULL) == QRUN_OK);
     CHECK(c.experts.n_groups == 8 && c.experts.n_top_groups == 4 && c.experts.n_per_token == 8);
+    CHECK(c.experts.share_factor == 2.5);
     qr_model_config_free(&c);
     check_refused("{'model_type':'deepseek_v3','n_group':32,'topk_group':2,'num_experts_per_tok':17}", QRUN_ERROR_INPUT,
                   "does not fit 17 of 256 experts");
