@@ -1,6 +1,7 @@
 #include "loaders/config/model_config.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -47,6 +48,22 @@ static const char *usual_type(const char *model_type) {
     return model_type;
 }
 
+/* The supported types that begin with the same letters, each after a space, as many as there is room for. */
+static void list_kin(const char *model_type, char *names, size_t n_bytes) {
+    enum { SAME_LETTERS = 3 };
+#define QR_X(name, ...) name,
+#define QR_FAMILY_X(suffix, name) name,
+    static const char *const types[] = {QR_MODEL_WRAPPERS(QR_X) QR_MODEL_FAMILIES(QR_FAMILY_X)
+                                            QR_MODEL_OTHER_NAMES(QR_X)};
+#undef QR_FAMILY_X
+#undef QR_X
+    for (size_t i = 0; i < QR_COUNT_OF(types); i++) {
+        const size_t n = strlen(names);
+        if (strncmp(types[i], model_type, SAME_LETTERS) != 0 || n + 1 + strlen(types[i]) >= n_bytes) { continue; }
+        (void)snprintf(names + n, n_bytes - n, " %s", types[i]);
+    }
+}
+
 static qrun_status find_family(const char *model_type, const char *what, qr_model_family *family, qr_error *err) {
     model_type = usual_type(model_type);
     for (int i = 0; i < QR_FAMILY_COUNT; i++) {
@@ -56,16 +73,11 @@ static qrun_status find_family(const char *model_type, const char *what, qr_mode
     }
     const qr_unsupported_family *known = qr_unsupported_family_find(model_type);
     if (known != NULL) { return fail_unsupported(known, model_type, what, err); }
-#define QR_X(name, ...) " " name
-#define QR_FAMILY_X(suffix, name) " " name
-#define QR_OTHER_X(name, usual) " " name
+    char names[256] = "";
+    list_kin(model_type, names, sizeof names);
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: model_type \"%.60s\" is not supported; these are:" QR_MODEL_WRAPPERS(QR_X)
-                       QR_MODEL_FAMILIES(QR_FAMILY_X) QR_MODEL_OTHER_NAMES(QR_OTHER_X),
-                   what, model_type);
-#undef QR_OTHER_X
-#undef QR_FAMILY_X
-#undef QR_X
+                   "%s: model_type \"%.60s\" is not supported%s%s; docs/formats.md has the models that are", what,
+                   model_type, names[0] != '\0' ? "; these are:" : "", names);
 }
 
 /* ---- reading values ---------------------------------------------------------------------------------------------- */
