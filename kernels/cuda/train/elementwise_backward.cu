@@ -76,11 +76,11 @@ __global__ void xielu_backward_kernel(qr_xielu_backward_args a, float *sums) {
     if (threadIdx.x == 0) { sums[2 * row] = p, sums[2 * row + 1] = n; }
 }
 
-/* A thread for each alpha, row after row. */
+/* A warp, of which two threads have an alpha each, row after row. */
 __global__ void xielu_sums_kernel(qr_xielu_backward_args a, const float *sums) {
     const int which = static_cast<int>(threadIdx.x);
     float *dst = which == 0 ? a.dalpha_p : a.dalpha_n;
-    if (dst == nullptr) { return; }
+    if (which > 1 || dst == nullptr) { return; }
     const float factor = sigmoid(which == 0 ? a.forward.alpha_p[0] : a.forward.alpha_n[0]);
     float sum = dst[0];
     for (int64_t i = 0; i < a.forward.n_rows; i++) { sum = fmaf(sums[2 * i + which], factor, sum); }
@@ -165,7 +165,7 @@ static qrun_status run_xielu_backward(qr_cuda_backend &cuda, const qr_xielu_back
     QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, xielu_backward_kernel,
                                  dim3(static_cast<unsigned>(args.forward.n_rows)), VEC4_THREADS, sizeof(xielu_scratch),
                                  args, sums));
-    return wants_sums ? QR_LAUNCH(cuda.device, err, xielu_sums_kernel, dim3(1), 2, 0, args, sums) : QRUN_OK;
+    return wants_sums ? QR_LAUNCH(cuda.device, err, xielu_sums_kernel, dim3(1), WARP_LANES, 0, args, sums) : QRUN_OK;
 }
 
 static qrun_status run_clamped_gate_backward(qr_cuda_backend &cuda, const qr_clamped_gate_backward_args &args, void *,
