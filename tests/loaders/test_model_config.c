@@ -1373,7 +1373,7 @@ static void test_refusals(void) {
         {"{'model_type':'nothing'}", QRUN_ERROR_UNSUPPORTED,
          "config: model_type \"nothing\" is not supported; docs/formats.md has the models that are"},
         {"{'model_type':'smollm4'}", QRUN_ERROR_UNSUPPORTED,
-         "config: model_type \"smollm4\" is not supported; these are: smollm3; docs/formats.md has the models that are"},
+         "config: model_type \"smollm4\" is not supported; these are: smollm3; docs/formats.md has"},
         {"{'model_type':'olmo'}", QRUN_ERROR_UNSUPPORTED, "these are: olmo2 olmo3 olmoe; docs"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
