@@ -46,7 +46,7 @@ static float *gradient_of_all(qrun_model *model, qrun_batching batching, int64_t
     qr_backend *backend = model->context->backend;
     *n = trainer->parameters.n_floats;
     float *gradient = qr_alloc_array((size_t)*n, sizeof *gradient);
-    CHECK(backend->copy_out(backend, gradient, trainer->parameters.gradients, (size_t)*n * sizeof *gradient, &error) ==
+    CHECK(backend->copy_out(backend, gradient, trainer_gradients(trainer), (size_t)*n * sizeof *gradient, &error) ==
           QRUN_OK);
     qrun_trainer_destroy(trainer);
     return gradient;

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "check_open.h"
+#include "runtime/train/trainer.h"
 
 qrun_context *trainer_context;
 static char folder[64];
@@ -110,6 +111,11 @@ void trainer_expect_refusal(const qrun_train_params *params, qrun_status status,
     CHECK(trainer == NULL);
     qrun_trainer_destroy(trainer);
     qrun_model_destroy(model);
+}
+
+float *trainer_gradients(const qrun_trainer *trainer) {
+    const qr_gradient_sum *sum = trainer->gradient_sum;
+    return qr_gradient_sum_stays(sum) ? (float *)qr_gradient_sum_own(sum) : trainer->parameters.gradients;
 }
 
 static char *read_file(const char *path, size_t *n_bytes) {

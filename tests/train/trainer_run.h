@@ -29,6 +29,10 @@ qrun_trainer *trainer_create(qrun_model *model, const qrun_train_params *params)
 /* Steps until `last` or the end; the losses go to `losses` [12] where it is not NULL. */
 void trainer_run_steps(qrun_trainer *trainer, int64_t last, double *losses);
 
+/* The gradients of the last step, as the update reads them: on the device, of every parameter. Of a run alone, whose
+ * gradients are not in host memory. */
+float *trainer_gradients(const qrun_trainer *trainer);
+
 /* The run must be refused with this status and a message that has `why` in it. */
 void trainer_expect_refusal(const qrun_train_params *params, qrun_status status, const char *why);
 
