@@ -201,7 +201,7 @@ static void disturb(const place *p, const scenario *s, const char *const finishe
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
 
 static int n_faults(int worker, const scenario *s, const char *const finished[2], const call *calls, int n_calls) {
-    char name[16];
+    char name[32];
     snprintf(name, sizeof name, "worker%d", worker);
     const place p = make_place(name);
     int n = 0, n_done = 0;

@@ -278,7 +278,7 @@ static void test_powers_of_two_change_no_bits(void) {
     qrun_train_metrics plain[6], scaled[6], moving[6];
     char out[3][64];
     for (int i = 0; i < 3; i++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "scaled%d", i);
         snprintf(out[i], sizeof out[i], "%s", trainer_path(name));
     }
