@@ -166,10 +166,8 @@ static void test_host_experts(void) {
         {"models/qwen3-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
         {"models/gpt-oss-mxfp4", QRUN_QUANT_AUTO, QRUN_DTYPE_BF16, QRUN_KV_INT8, {NULL, NULL}, true},
         {"models/mixtral-stacked", QRUN_QUANT_INT8, QRUN_DTYPE_F16, QRUN_KV_AUTO, {NULL, NULL}, true},
-        {"models/qwen3_5-moe", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
         {"models/gemma4-moe", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_AUTO, {NULL, NULL}, true},
         {"models/nemotron-h-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
-        {"models/qwen3-vl-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
         {"models/deepseek-v3-groups", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
         {"models/deepseek-v2", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
     };

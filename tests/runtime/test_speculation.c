@@ -230,7 +230,6 @@ static void test_a_model_that_drafts(void) {
     run_with_draft(&llama, "models/llama", 0.05);
     run_with_draft(&gemma2, "models/gemma2", 0.05);
     run_with_draft(&llama, "models/gemma3", 0);
-    run_with_draft(&gemma2, "models/llama-dynamic", 0);
     run_with_draft(&longrope, "models/mistral", 0);
 }
 

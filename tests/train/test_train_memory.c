@@ -255,14 +255,17 @@ static measurement check(const memory_case *c) {
     return m;
 }
 
+/* Each policy with an optimiser and each optimiser with the policy that depends on what it leaves: what they take is
+ * planned apart. */
 static void test_every_policy_and_optimizer(void) {
-    static const char *const policies[] = {"none", "full", "every:2", "attn", "mlp", "auto"};
+    static const char *const policies[] = {"none", "full", "every:2", "attn", "mlp"};
     for (size_t p = 0; p < QR_COUNT_OF(policies); p++) {
-        for (int o = QRUN_OPTIMIZER_ADAMW; o <= QRUN_OPTIMIZER_SGD; o++) {
-            if (CHECK_SANITIZED && (size_t)o != p % 4) { continue; }
-            const memory_case c = {policies[p], (qrun_optimizer)o, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, 256, 0, 0};
-            (void)check(&c);
-        }
+        const memory_case c = {policies[p], (qrun_optimizer)(p % 4), QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, 256, 0, 0};
+        (void)check(&c);
+    }
+    for (int o = QRUN_OPTIMIZER_ADAMW; o <= QRUN_OPTIMIZER_SGD; o++) {
+        const memory_case c = {"auto", (qrun_optimizer)o, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, 256, 0, 0};
+        (void)check(&c);
     }
 }
 
