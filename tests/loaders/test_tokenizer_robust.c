@@ -50,7 +50,7 @@ static void test_real_texts_come_back(void) {
     static const char *const files[] = {"datasets/wiki.test.raw", "datasets/tinyshakespeare.txt",
                                         "tokenizers/unicode/blns.json"};
     static const char *const names[] = {"llama-3.2", "gpt2", "llama-2/support/token_config", "phi-3-mini"};
-    for (size_t k = 0; k < 4; k++) {
+    for (int k = 0; k < check_repeats(4, 1); k++) {
         qr_tokenizer *tokenizer = open_shared(names[k]);
         if (tokenizer == NULL) { return; }
         for (size_t f = 0; f < 3; f++) {
@@ -174,15 +174,15 @@ static void test_degenerate_texts_take_linear_time(void) {
         "a",  " ",           "\n", "1", "'", "\xE2\x96\x81", "\xCC\x81\xCC\xA3", "ab", "<", "\xFF", "\xF0\x9F\x98\x81",
         "a ", "\xE1\x84\x92"};
     const qr_encode_options literal = {0};
-    enum { N_BYTES = 1 << 18 };
-    char *text = qr_alloc(N_BYTES);
+    const size_t n_most = (size_t)check_repeats(1 << 18, 1 << 14);
+    char *text = qr_alloc(n_most);
     for (size_t k = 0; k < N_KINDS; k++) {
         qr_tokenizer *tokenizer = open_kind(k);
         REQUIRE(tokenizer != NULL && text != NULL);
         for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
             const size_t n_unit = strlen(units[u]);
             size_t n_bytes = 0;
-            for (; n_bytes + n_unit <= N_BYTES; n_bytes += n_unit) { memcpy(text + n_bytes, units[u], n_unit); }
+            for (; n_bytes + n_unit <= n_most; n_bytes += n_unit) { memcpy(text + n_bytes, units[u], n_unit); }
             const double begin = seconds();
             qr_tokens tokens = encode(tokenizer, text, n_bytes, &literal);
             const double spent = seconds() - begin;
