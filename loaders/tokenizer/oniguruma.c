@@ -19,7 +19,7 @@
 
 typedef struct translation {
     const qr_regex_context *context;
-    const char *regex, *at;
+    const char *regex, *at, *end;
     qr_buffer *out;
     int depth;
     bool caseless;
@@ -294,7 +294,7 @@ static qrun_status read_escaped(translation *t, bool in_class, uint32_t *c) {
     if (letter == 'o' || letter == 'c' || letter == 'C' || letter == 'M') {
         return refuse(t, "has \\o, \\c, \\C or \\M");
     }
-    t->at += qr_utf8_decode(t->at, strlen(t->at), c);
+    t->at += qr_utf8_decode(t->at, (size_t)(t->end - t->at), c);
     return QRUN_OK;
 }
 
@@ -354,7 +354,7 @@ static qrun_status read_member(translation *t, class_text *class, uint32_t *c, b
     if (*is_set) { return read_posix(t, class); }
     if (*t->at != '\\') {
         if (t->at[0] == '&' && t->at[1] == '&') { return refuse(t, "intersects character classes"); }
-        t->at += qr_utf8_decode(t->at, strlen(t->at), c);
+        t->at += qr_utf8_decode(t->at, (size_t)(t->end - t->at), c);
         return QRUN_OK;
     }
     property_text text;
@@ -581,7 +581,7 @@ static qrun_status translate_atom(translation *t, atom *made) {
     }
     if (t->caseless && folds_to_several(t->at)) { return refuse(t, "has letters without case that stand for others"); }
     uint32_t code_point;
-    t->at += qr_utf8_decode(t->at, strlen(t->at), &code_point);
+    t->at += qr_utf8_decode(t->at, (size_t)(t->end - t->at), &code_point);
     append_char(t->out, code_point);
     return QRUN_OK;
 }
@@ -688,8 +688,9 @@ static qrun_status translate_alternatives(translation *t, size_t *n_branches) {
 qrun_status qr_oniguruma_translate(const qr_regex_context *context, const char *regex, qr_buffer *out,
                                    int64_t *meter_steps, const char *what, qr_error *err) {
     enum { BYTES_PER_STEP = 64, MOST_WITHOUT_METER = 512 };
-    translation t = {.context = context, .regex = regex, .at = regex, .out = out, .what = what, .err = err};
     const size_t n_bytes = strlen(regex);
+    translation t = {
+        .context = context, .regex = regex, .at = regex, .end = regex + n_bytes, .out = out, .what = what, .err = err};
     size_t n_branches;
     if (qr_utf8_valid_prefix(regex, n_bytes) != n_bytes) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: a regular expression is not UTF-8", what);
