@@ -129,21 +129,45 @@ static bool same_value(const qr_json *a, const qr_json *b) {
     return a != NULL && b != NULL && cJSON_Compare(a, b, true);
 }
 
-static void append_value(const qr_json *value, qr_buffer *text) {
-    if (cJSON_IsNumber(value)) {
+/* Values that are the numbers of these names (qrun_optimizer, qrun_schedule, qrun_objective); NULL: they are not. */
+static const char *name_of_value(const char *key, const qr_json *value) {
+    static const struct {
+        const char *key, *names[4];
+    } named[] = {{"optimizer", {"adamw", "adamw8bit", "adafactor", "sgd"}},
+                 {"schedule", {"linear", "cosine", "constant"}},
+                 {"objective", {"sft", "dpo", "orpo", "simpo"}}};
+    for (size_t i = 0; cJSON_IsNumber(value) && i < QR_COUNT_OF(named); i++) {
+        const int n = value->valueint;
+        if (strcmp(key, named[i].key) == 0 && n >= 0 && (size_t)n < QR_COUNT_OF(named[i].names)) {
+            return named[i].names[n];
+        }
+    }
+    return NULL;
+}
+
+/* Some members are only written where they are not the default. */
+static void append_value(const char *key, const qr_json *value, qr_buffer *text) {
+    const char *name = name_of_value(key, value);
+    if (name != NULL) {
+        qr_buffer_append_text(text, name);
+    } else if (cJSON_IsNumber(value)) {
         qr_buffer_append_format(text, "%.9g", value->valuedouble);
     } else if (cJSON_IsString(value)) {
         qr_buffer_append_format(text, "%.*s", MAX_VALUE_BYTES, value->valuestring);
     } else {
-        qr_buffer_append_text(text, cJSON_IsTrue(value) ? "on" : cJSON_IsFalse(value) ? "off" : "not known");
+        qr_buffer_append_text(text, cJSON_IsTrue(value)    ? "on"
+                                    : cJSON_IsFalse(value) ? "off"
+                                    : value == NULL        ? "the default"
+                                                           : "not known");
     }
 }
 
 /* The values of these are hashes, which mean nothing to a reader. */
 static const char *name_of_content(const char *key) {
-    static const char *const texts[][2] = {{"model", "the model's weights differ"},
-                                           {"tokenizer", "the model's tokenizer differs"},
-                                           {"data", "the data differ"}};
+    static const char *const texts[][2] = {
+        {"model", "the model's weights differ"},         {"config", "the model's config.json differs"},
+        {"tokenizer", "the model's tokenizer differs"},  {"data", "the data differ"},
+        {"eval_data", "the data to evaluate on differ"}, {"adapter", "the adapter that the run begins from differs"}};
     for (size_t i = 0; i < QR_COUNT_OF(texts); i++) {
         if (strcmp(key, texts[i][0]) == 0) { return texts[i][1]; }
     }
@@ -159,15 +183,18 @@ static void append_difference(const char *key, const qr_json *here, const qr_jso
     }
     for (const char *c = key; *c != '\0'; c++) { qr_buffer_append_char(text, *c == '_' ? ' ' : *c); }
     qr_buffer_append_text(text, " is ");
-    append_value(here, text);
+    append_value(key, here, text);
     qr_buffer_append_text(text, " here and ");
-    append_value(there, text);
+    append_value(key, there, text);
     qr_buffer_append_text(text, " there");
 }
 
-/* More steps, and evaluations that begin to count, make no other run of it. */
+/* More steps, and evaluations that begin to count, make no other run of it. Checkpoints of earlier versions do not say
+ * what their config.json was. */
 static bool extends(const qr_json *here, const qr_json *there) {
-    if (there == NULL && strcmp(here->string, "eval_data") == 0) { return true; }
+    if (there == NULL && (strcmp(here->string, "eval_data") == 0 || strcmp(here->string, "config") == 0)) {
+        return true;
+    }
     return strcmp(here->string, "total_steps") == 0 && cJSON_IsNumber(here) && cJSON_IsNumber(there) &&
            here->valuedouble > there->valuedouble;
 }

@@ -437,6 +437,7 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     put_number(&text, "tokens", (double)data->n_tokens, 17);
     put_number(&text, "targets", (double)data->n_targets, 17);
     put_hash(&text, "model", model->content_hash);
+    put_hash(&text, "config", model->config.content_hash);
     put_hash(&text, "tokenizer", qr_dataset_tokenizer_hash(trainer->dataset));
     put_hash(&text, "data", qr_dataset_data_hash(trainer->dataset));
     put_shares(&text, trainer);

@@ -184,7 +184,9 @@ another "learning rate is 0.001 here and 0.0002 there" --learning-rate 1e-3
 another "total steps is 5 here and 6 there" --max-steps 5
 another "seq tokens is 48 here and 64 there" --seq-len 48
 another "rslora is on here and off there" --rslora
-another "optimizer" --optimizer sgd
+another "optimizer is sgd here and adamw there" --optimizer sgd
+another "schedule is cosine here and linear there" --schedule cosine
+another "head is int8 here and the default there" --quant-head int8
 another "weights is" --quant nf4
 another "compute is" --dtype f32
 sed 's/arr/Arr/' "$work/train.jsonl" >"$work/other.jsonl"
@@ -199,6 +201,21 @@ run finetune --model "$work/other-model" --seq-len 64 --rank 2 --threads 1 $good
 expect_code 3
 expect_one_error_line
 expect_err "the model's weights differ"
+
+# The same weights with another config.json. A checkpoint of an earlier version does not say what its own was.
+cp -r "$model" "$work/other-config"
+sed -i 's/"rms_norm_eps": [^,]*/"rms_norm_eps": 0.01/' "$work/other-config/config.json"
+stop_at_4
+# shellcheck disable=SC2086
+run finetune --model "$work/other-config" --seq-len 64 --rank 2 --threads 1 $good "$work/c"
+expect_code 3
+expect_one_error_line
+expect_err "the model's config.json differs"
+expect_true "a checkpoint says what config.json was" grep -q '"config":"[0-9a-f]*",' "$work/c/checkpoint-4/run.json"
+sed -i 's/"config":"[0-9a-f]*",//' "$work/c/checkpoint-4/run.json"
+# shellcheck disable=SC2086
+finetune $good "$work/c"
+expect_code 0
 
 # ---- An adapter of another model ----
 

@@ -121,7 +121,7 @@ static void test_resumed_with_other_evaluation_data(void) {
         run(&params, 2, true);
         params.data.eval_data = trainer_paths("b");
         if (best == 1) {
-            trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "eval data is");
+            trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "the data to evaluate on differ");
         } else {
             run(&params, 3, false);
         }
