@@ -1,6 +1,14 @@
 #include "base/params.h"
 
-qrun_status qr_check_struct(size_t given_bytes, size_t expected_bytes, const char *type, qr_error *err) {
+#include <string.h>
+
+qrun_status qr_check_struct(const void *given, size_t expected_bytes, const char *type, qr_error *err) {
+    size_t given_bytes;
+    if (given == NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "NULL was given for a %s; pass one that begins with its _INIT macro",
+                       type);
+    }
+    memcpy(&given_bytes, given, sizeof given_bytes);
     if (given_bytes == expected_bytes) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s has an unknown size; begin with its _INIT macro", type);
 }

@@ -6,10 +6,11 @@
 
 #include "base/status.h"
 
-/* QRUN_ERROR_ARGUMENT unless a struct was begun with this version's _INIT macro. type: as in qrun.h, such as
- * qrun_train_params. */
-#define QR_CHECK_STRUCT(type, params, err) qr_check_struct((params)->struct_size, sizeof(type), #type, err)
-qrun_status qr_check_struct(size_t given_bytes, size_t expected_bytes, const char *type, qr_error *err);
+/* QRUN_ERROR_ARGUMENT unless a struct is there and was begun with this version's _INIT macro. type: as in qrun.h, such
+ * as qrun_train_params. */
+#define QR_CHECK_STRUCT(type, params, err) qr_check_struct(params, sizeof(type), #type, err)
+/* given: NULL, or a struct that begins with its struct_size. */
+qrun_status qr_check_struct(const void *given, size_t expected_bytes, const char *type, qr_error *err);
 
 typedef struct qr_range {
     const char *name; /* for the message */

@@ -54,6 +54,10 @@ typedef struct id_list {
     int32_t *scratch;     /* [piece_tokens] */
 } id_list;
 
+static qrun_status refuse_nothing(qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "there is nothing to score: a text needs at least two tokens");
+}
+
 static qrun_status eval_pieces(eval_state *state, const id_list *list, qr_error *err) {
     const int64_t n_own = list->piece_tokens - (list->bos >= 0);
     for (int64_t first = 0; first < list->n; first += n_own) {
@@ -70,7 +74,7 @@ static qrun_status eval_pieces(eval_state *state, const id_list *list, qr_error 
                                               score_pass, state, err));
     }
     if (state->n_scored > 0) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_ARGUMENT, "there is nothing to score: a text needs at least two tokens");
+    return refuse_nothing(err);
 }
 
 static qrun_status eval_ids(qrun_session *session, id_list *list, const qrun_eval_params *params,
@@ -111,6 +115,7 @@ out:
 qrun_status qrun_session_eval_tokens(qrun_session *session, const int32_t *ids, int64_t n_ids,
                                      const qrun_eval_params *params, qrun_eval_result *result, qrun_error *error) {
     QR_RETURN_IF_ERROR(check(session, params, result, error));
+    if (ids == NULL || n_ids < 2) { return refuse_nothing(error); }
     id_list list = {.ids = ids, .n = n_ids, .piece_tokens = n_ids, .bos = -1};
     return eval_ids(session, &list, params, result, error);
 }

@@ -107,6 +107,7 @@ static qrun_status check_ids(const qrun_model *model, const qr_tokens *tokens, q
 
 static qrun_status make_prompt(const qrun_model *model, const qrun_request_params *params, qr_tokens *tokens,
                                qr_error *err) {
+    if (params->n_token_ids < 0) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "`n_token_ids` cannot be negative"); }
     if (params->token_ids != NULL) {
         for (int64_t i = 0; i < params->n_token_ids; i++) {
             QR_RETURN_IF_ERROR(qr_tokens_push(tokens, params->token_ids[i], err));

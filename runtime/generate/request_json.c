@@ -312,6 +312,7 @@ typedef struct line_form {
 static qrun_status parse(parsed_request *parsed, const line_form *form, qrun_model *model, qrun_request_params *params,
                          qr_error *err) {
     *params = (qrun_request_params)QRUN_REQUEST_PARAMS_INIT;
+    if (form->json == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: no JSON was given", parsed->what); }
     if (form->defaults != NULL) {
         QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_request_params, form->defaults, err));
         *params = *form->defaults;

@@ -377,6 +377,7 @@ qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *n
                               qrun_error *error) {
     *adapter = NULL;
     static atomic_llong n_made;
+    if (path == NULL) { return qr_fail(error, QRUN_ERROR_ARGUMENT, "no path of an adapter was given"); }
     if (model->split.n_ranks > 0 && qr_model_count_sessions(model, 0) > 0) {
         return qr_fail(error, QRUN_ERROR_UNSUPPORTED,
                        "with `tensor_parallel`, adapters are opened by all ranks, before there is a session");

@@ -431,6 +431,7 @@ static qrun_status check_params(const qrun_model_params *params, qr_error *err) 
     if ((unsigned)params->dtype > QRUN_DTYPE_F16) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "dtype %d is not one of qrun_dtype", (int)params->dtype);
     }
+    if (params->memory_bytes < 0) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "`memory_bytes` cannot be negative"); }
     const qr_range ranges[] = {{"`offload_parameters`", params->offload_parameters, 0, QRUN_OFFLOAD_AUTO},
                                {"`offload_experts`", params->offload_experts, 0, QRUN_OFFLOAD_AUTO}};
     return qr_check_ranges(ranges, QR_COUNT_OF(ranges), err);
@@ -602,7 +603,7 @@ out:
 qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *params, qrun_model **model,
                             qrun_error *error) {
     qrun_status status = qr_model_open_alone(context, params, model, error);
-    if (context->plans_for != NULL || params->struct_size != sizeof *params) { return status; }
+    if (context->plans_for != NULL || QR_CHECK_STRUCT(qrun_model_params, params, NULL) != QRUN_OK) { return status; }
     status = qr_split_agree(context, params, status, error);
     if (status != QRUN_OK) {
         qrun_model_destroy(*model);

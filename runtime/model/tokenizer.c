@@ -36,6 +36,8 @@ qrun_status qrun_tokenizer_open(qrun_context *context, const char *path, qrun_to
                                 qrun_error *error) {
     (void)context;
     char *folder = NULL;
+    *tokenizer = NULL;
+    if (path == NULL) { return qr_fail(error, QRUN_ERROR_ARGUMENT, "no path of a tokenizer was given"); }
     qrun_status status = qr_folder_tokenizer_open_optional(path, tokenizer, error);
     if (status != QRUN_OK || *tokenizer != NULL) { return status; }
     status = qr_model_folder_resolve(path, &folder, error);
@@ -72,6 +74,7 @@ qrun_status qrun_detokenize(const qrun_tokenizer *tokenizer, const int32_t *ids,
     qr_buffer buffer = {0};
     *text = NULL;
     *n_bytes = 0;
+    if (n_ids < 0) { return qr_fail(error, QRUN_ERROR_ARGUMENT, "`n_ids` cannot be negative"); }
     const qrun_status status =
         qr_tokenizer_decode(tokenizer->tokenizer, ids, (size_t)n_ids, skip_special, &buffer, error);
     if (status != QRUN_OK) {

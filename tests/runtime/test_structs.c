@@ -1,5 +1,6 @@
 /* Structs of another version: every call refuses one whose struct_size it does not know, and reads and writes nothing
- * of it but that. And values that are none of their enum's. */
+ * of it but that. NULL in the place of one that has to be there, counts below 0, and values that are none of their
+ * enum's. */
 #include "check.h"
 
 #include <sys/mman.h>
@@ -12,9 +13,12 @@ static qrun_model *model;
 static qrun_session *session;
 static qrun_trainer *trainer;
 
-/* A struct_size alone, at the end of the memory there is. */
+static bool gives_null;
+
+/* A struct_size alone, at the end of the memory there is; or NULL. */
 static void *other_version(void) {
     static unsigned char *pages;
+    if (gives_null) { return NULL; }
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), size = sizeof(size_t);
     if (pages == NULL) {
         void *mapped = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -26,16 +30,25 @@ static void *other_version(void) {
 }
 
 /* `error` is that of the call. */
-#define REFUSED(call)                                                                                    \
-    do {                                                                                                 \
-        qrun_error error = QRUN_ERROR_INIT;                                                              \
-        CHECK_INT(call, QRUN_ERROR_ARGUMENT);                                                            \
-        CHECK_MSG(strstr(error.message, "has an unknown size") != NULL, "%s: %s", #call, error.message); \
+#define REFUSED_WITH(text, call)                                                        \
+    do {                                                                                \
+        qrun_error error = QRUN_ERROR_INIT;                                             \
+        CHECK_INT(call, QRUN_ERROR_ARGUMENT);                                           \
+        CHECK_MSG(strstr(error.message, text) != NULL, "%s: %s", #call, error.message); \
+    } while (0)
+/* Of a struct that may be NULL. */
+#define REFUSED_IF_GIVEN(call) REFUSED_WITH("has an unknown size", call)
+#define REFUSED(call)                                     \
+    do {                                                  \
+        REFUSED_IF_GIVEN(call);                           \
+        gives_null = true;                                \
+        REFUSED_WITH("NULL was given for a qrun_", call); \
+        gives_null = false;                               \
     } while (0)
 
 static void test_contexts(void) {
     qrun_context *made = NULL;
-    REFUSED(qrun_context_create(other_version(), &made, &error));
+    REFUSED_IF_GIVEN(qrun_context_create(other_version(), &made, &error));
     CHECK(made == NULL);
     qrun_context_destroy(made);
     REFUSED(qrun_context_device_info(context, other_version(), &error));
@@ -54,7 +67,7 @@ static void test_models(void) {
     REFUSED(qrun_model_get_info(model, other_version(), &error));
     REFUSED(qrun_plan_session(context, other_version(), &session_params, &entries, &n, NULL, &error));
     REFUSED(qrun_plan_session(context, &params, other_version(), &entries, &n, NULL, &error));
-    REFUSED(qrun_plan_session(context, &params, &session_params, &entries, &n, other_version(), &error));
+    REFUSED_IF_GIVEN(qrun_plan_session(context, &params, &session_params, &entries, &n, other_version(), &error));
     REFUSED(qrun_fit_session(context, other_version(), &session_params, QRUN_FIT_BATCH, &fit, &error));
     REFUSED(qrun_fit_session(context, &params, other_version(), QRUN_FIT_BATCH, &fit, &error));
     REFUSED(qrun_fit_session(context, &params, &session_params, QRUN_FIT_BATCH, other_version(), &error));
@@ -71,10 +84,12 @@ static void test_sessions(void) {
     REFUSED(qrun_session_create(model, other_version(), &made, &error));
     REFUSED(qrun_request_params_from_model(model, other_version(), &error));
     REFUSED(qrun_session_submit(session, other_version(), NULL, &error));
-    REFUSED(qrun_session_submit_json(session, json, sizeof json - 1, "", other_version(), false, NULL, NULL, &error));
+    REFUSED_IF_GIVEN(
+        qrun_session_submit_json(session, json, sizeof json - 1, "", other_version(), false, NULL, NULL, &error));
     REFUSED(qrun_request_measure(model, other_version(), &size, &error));
     REFUSED(qrun_request_measure(model, &request, other_version(), &error));
-    REFUSED(qrun_request_measure_json(model, json, sizeof json - 1, "", other_version(), false, NULL, &size, &error));
+    REFUSED_IF_GIVEN(
+        qrun_request_measure_json(model, json, sizeof json - 1, "", other_version(), false, NULL, &size, &error));
     REFUSED(qrun_session_get_stats(session, other_version(), &error));
     REFUSED(qrun_session_eval(session, "a b", 3, other_version(), &result, &error));
     REFUSED(qrun_session_eval(session, "a b", 3, &eval, other_version(), &error));
@@ -105,7 +120,7 @@ static void test_training(void) {
     REFUSED(qrun_trainer_step(trainer, other_version(), &done, &error));
     REFUSED(qrun_plan_training(context, other_version(), &params, &entries, &n, NULL, NULL, &error));
     REFUSED(qrun_plan_training(context, &model_params, other_version(), &entries, &n, NULL, NULL, &error));
-    REFUSED(qrun_plan_training(context, &model_params, &params, &entries, &n, NULL, other_version(), &error));
+    REFUSED_IF_GIVEN(qrun_plan_training(context, &model_params, &params, &entries, &n, NULL, other_version(), &error));
     REFUSED(qrun_fit_training(context, other_version(), &params, QRUN_FIT_BATCH, &fit, &error));
     REFUSED(qrun_fit_training(context, &model_params, other_version(), QRUN_FIT_BATCH, &fit, &error));
     REFUSED(qrun_fit_training(context, &model_params, &params, QRUN_FIT_BATCH, other_version(), &error));
@@ -124,9 +139,9 @@ static void test_folders(void) {
     REFUSED(qrun_compare_outputs(context, other_version(), &difference, &error));
     REFUSED(qrun_compare_outputs(context, &compare, other_version(), &error));
     REFUSED(qrun_merge_folder(context, other_version(), NULL, &error));
-    REFUSED(qrun_merge_folder(context, &merge, other_version(), &error));
+    REFUSED_IF_GIVEN(qrun_merge_folder(context, &merge, other_version(), &error));
     REFUSED(qrun_export(context, other_version(), NULL, &error));
-    REFUSED(qrun_export(context, &export, other_version(), &error));
+    REFUSED_IF_GIVEN(qrun_export(context, &export, other_version(), &error));
 }
 
 static void test_values_of_no_enum(void) {
@@ -148,6 +163,40 @@ static void test_values_of_no_enum(void) {
     CHECK_INT(qrun_session_create(model, &params, &made, &error), QRUN_ERROR_ARGUMENT);
     CHECK_MSG(strstr(error.message, "`kv` must be") != NULL, "%s", error.message);
     qrun_session_destroy(made);
+}
+
+/* NULL where a path or a text has to be, and counts below 0. */
+static void test_missing_arguments(void) {
+    static const int32_t ids[] = {5, 5, 5};
+    qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+    qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
+    qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
+    const qrun_eval_params eval = QRUN_EVAL_PARAMS_INIT;
+    const char *const data[] = {QRUN_SOURCE_DIR "/examples/finetune/pirate.jsonl"};
+    qrun_eval_result result = QRUN_EVAL_RESULT_INIT;
+    qrun_model *opened = NULL;
+    qrun_tokenizer *tokenizer = NULL;
+    qrun_adapter *adapter = NULL;
+    char *text = NULL;
+    size_t n_bytes = 0;
+    REFUSED_WITH("no model path", qrun_model_open(context, &model_params, &opened, &error));
+    REFUSED_WITH("no model path", qrun_folder_inspect(context, NULL, false, &text, &error));
+    REFUSED_WITH("no path of a tokenizer", qrun_tokenizer_open(context, NULL, &tokenizer, &error));
+    REFUSED_WITH("no path of an adapter", qrun_adapter_open(model, NULL, NULL, &adapter, &error));
+    REFUSED_WITH("`n_ids` cannot be negative",
+                 qrun_detokenize(qrun_model_tokenizer(model), ids, -1, false, &text, &n_bytes, &error));
+    REFUSED_WITH("line 7: no JSON was given",
+                 qrun_session_submit_json(session, NULL, 0, "line 7", NULL, false, NULL, NULL, &error));
+    request.token_ids = ids, request.n_token_ids = -1;
+    REFUSED_WITH("`n_token_ids` cannot be negative", qrun_session_submit(session, &request, NULL, &error));
+    REFUSED_WITH("nothing to score", qrun_session_eval_tokens(session, ids, 0, &eval, &result, &error));
+    REFUSED_WITH("nothing to score", qrun_session_eval_tokens(session, NULL, 3, &eval, &result, &error));
+    model_params.path = QRUN_SOURCE_DIR "/examples/model", model_params.memory_bytes = -1;
+    REFUSED_WITH("`memory_bytes` cannot be negative", qrun_model_open(context, &model_params, &opened, &error));
+    params.data.train_data = data, params.data.n_train_data = 1, params.saving.out = "";
+    REFUSED_WITH("no folder for the result", qrun_train_params_check(&params, &error));
+    params.saving.out = "x", params.memory.memory_bytes = -1;
+    REFUSED_WITH("`memory_bytes` cannot be negative", qrun_train_params_check(&params, &error));
 }
 
 int main(int argc, char **argv) {
@@ -173,6 +222,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_training);
     CHECK_RUN(test_folders);
     CHECK_RUN(test_values_of_no_enum);
+    CHECK_RUN(test_missing_arguments);
     qrun_trainer_destroy(trainer);
     qrun_session_destroy(session);
     qrun_model_destroy(trained);
