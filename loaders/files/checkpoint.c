@@ -12,12 +12,16 @@
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
+static qrun_status require_object(const qr_json *root, const char *path, qr_error *err) {
+    if (cJSON_IsObject(root)) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds no object", path);
+}
+
 static qrun_status read_object(const char *folder, const char *name, qr_json **root, char **path, qr_error *err) {
     *path = qr_path_join(folder, name);
     if (*path == NULL) { return qr_fail_memory(err, "a path", strlen(folder)); }
     QR_RETURN_IF_ERROR(qr_json_read(*path, QR_CHECKPOINT_JSON_BYTES, root, err));
-    if (cJSON_IsObject(*root)) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds no object", *path);
+    return require_object(*root, *path, err);
 }
 
 /* A file that is missing, or that cannot be read, has none. */
@@ -98,17 +102,42 @@ out:
     return status;
 }
 
+/* Of a run.json's text. Checkpoints of earlier versions do not have it in their state.json. */
+static qrun_status check_run_sum(const qr_checkpoint *c, const char *text, size_t n_bytes, const char *path,
+                                 qr_error *err) {
+    char made[24];
+    const char *stored = NULL;
+    QR_RETURN_IF_ERROR(qr_json_get_string(c->state, "run_checksum", &stored, "state.json", err));
+    snprintf(made, sizeof made, "%016" PRIx64, qr_hash_bytes(QR_HASH_START, text, n_bytes));
+    if (stored == NULL || strcmp(made, stored) == 0) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: its checksum is not that of state.json, which is of another run", path);
+}
+
+static qrun_status read_run(const char *folder, qr_checkpoint *c, qr_error *err) {
+    char *text = NULL, *path = qr_path_join(folder, "run.json");
+    size_t n_bytes = 0;
+    qrun_status status;
+    if (path == NULL) { return qr_fail_memory(err, "a path", strlen(folder)); }
+    QR_TRY(qr_file_read(path, QR_CHECKPOINT_JSON_BYTES, &text, &n_bytes, err));
+    QR_TRY(qr_json_parse(text, n_bytes, path, &c->run, err));
+    QR_TRY(require_object(c->run, path, err));
+    QR_TRY(check_run_sum(c, text, n_bytes, path, err));
+out:
+    qr_free(text);
+    qr_free(path);
+    return status;
+}
+
 qrun_status qr_checkpoint_open(const char *folder, qr_checkpoint *checkpoint, qr_error *err) {
     *checkpoint = (qr_checkpoint){0};
-    char *state_path = NULL, *run_path = NULL;
+    char *state_path = NULL;
     qrun_status status;
     QR_TRY(read_object(folder, "state.json", &checkpoint->state, &state_path, err));
     QR_TRY(read_position(checkpoint->state, state_path, checkpoint, err));
-    QR_TRY(read_object(folder, "run.json", &checkpoint->run, &run_path, err));
+    QR_TRY(read_run(folder, checkpoint, err));
     QR_TRY(read_tensors(folder, checkpoint, err));
 out:
     qr_free(state_path);
-    qr_free(run_path);
     return status;
 }
 

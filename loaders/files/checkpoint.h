@@ -1,6 +1,7 @@
 /* The checkpoint of a training run, read back: a folder of three files that must all be whole.
- *     state.json         how far the run is: {"version": 1, "step", "epoch", "batch", "checksum"} and what else
- * belongs to it (runtime/train/checkpoint.c); checksum: qr_hash_words over the data of both tensors, in hexadecimal
+ *     state.json         how far the run is: {"version": 1, "step", "epoch", "batch", "checksum", "run_checksum"} and
+ * what else belongs to it (runtime/train/checkpoint.c); checksum: qr_hash_words over the data of both tensors, in
+ * hexadecimal; run_checksum: qr_hash_bytes over run.json, so that the files of two runs are not taken for one's
  *     run.json           what the run is: an object of everything that must be equal to resume
  *     state.safetensors  "parameters" F32 [n], and "optimizer" U8 [n_bytes]: its states
  * The folder also has the adapter, which is for use and is not read here. */

@@ -187,7 +187,9 @@ static const struct {
 #undef COUNT
 #undef NUMBER
 
-static qrun_status write_position(const qr_train_state *state, const char *folder, uint64_t checksum, qr_error *err) {
+static qrun_status write_position(const qrun_trainer *trainer, const char *folder, uint64_t checksum, qr_error *err) {
+    const qr_train_state *state = &trainer->state;
+    const char *run = trainer->fingerprint;
     qr_buffer text = {0};
     qr_buffer_append_text(&text, "{\"version\":1");
     for (size_t i = 0; i < QR_COUNT_OF(members); i++) {
@@ -201,7 +203,8 @@ static qrun_status write_position(const qr_train_state *state, const char *folde
         }
         qr_buffer_append_format(&text, ",\"%s\":%s", members[i].key, value);
     }
-    qr_buffer_append_text(&text, "}\n");
+    qr_buffer_append_format(&text, ",\"run_checksum\":\"%016" PRIx64 "\"}\n",
+                            qr_hash_bytes(QR_HASH_START, run, strlen(run)));
     const qrun_status status = qr_buffer_ok(&text) ? write_text(folder, "state.json", text.data, err)
                                                    : qr_fail_memory(err, "a checkpoint", text.size);
     qr_buffer_free(&text);
@@ -221,7 +224,7 @@ qrun_status qr_trainer_write_checkpoint(qrun_trainer *trainer, qr_error *err) {
     QR_TRY(qr_folder_writer_open(&folder, path, err));
     QR_TRY(write_state(trainer, folder.partial_path, &checksum, err));
     QR_TRY(write_text(folder.partial_path, "run.json", trainer->fingerprint, err));
-    QR_TRY(write_position(&trainer->state, folder.partial_path, checksum, err));
+    QR_TRY(write_position(trainer, folder.partial_path, checksum, err));
     QR_TRY(qr_trainer_write_result(trainer, folder.partial_path, err));
     if (trainer->restarts) { QR_TRY(remove_old(trainer, 0, err)); } /* they would be taken for this run's */
     trainer->restarts = false;

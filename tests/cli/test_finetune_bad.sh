@@ -166,6 +166,12 @@ damaged state.json rm state.json
 damaged run.json cut_in_half run.json
 damaged run.json rm run.json
 damaged "step 5" sed -i 's/"step":4/"step":5/' state.json
+# The state of another run, as of a copy that was interrupted.
+# shellcheck disable=SC2086
+finetune $good "$work/second" --quiet --seed 7
+expect_code 0
+damaged "run.json: its checksum is not that of state.json" cp "$work/second/checkpoint-4/state.json" \
+    "$work/second/checkpoint-4/state.safetensors" .
 damaged version sed -i 's/"version":1,//' state.json
 
 # another TEXT OPTIONS…: a checkpoint is there, of a run with other options.
@@ -213,6 +219,7 @@ expect_one_error_line
 expect_err "the model's config.json differs"
 expect_true "a checkpoint says what config.json was" grep -q '"config":"[0-9a-f]*",' "$work/c/checkpoint-4/run.json"
 sed -i 's/"config":"[0-9a-f]*",//' "$work/c/checkpoint-4/run.json"
+sed -i 's/,"run_checksum":"[0-9a-f]*"//' "$work/c/checkpoint-4/state.json"
 # shellcheck disable=SC2086
 finetune $good "$work/c"
 expect_code 0
