@@ -12,6 +12,11 @@
 
 enum { READ_BLOCK_BYTES = 1 << 16, WRITER_BLOCK_BYTES = 1 << 20 };
 
+bool qr_file_is_lfs_pointer(const void *bytes, size_t n_bytes) {
+    static const char begin[] = "version https://git-lfs.github.com/spec/";
+    return n_bytes >= sizeof begin - 1 && memcmp(bytes, begin, sizeof begin - 1) == 0;
+}
+
 qrun_status qr_file_fail_errno(qr_error *err, const char *path, const char *action) {
     const int code = errno;
     const qrun_status status = code == ENOENT ? QRUN_ERROR_NOT_FOUND : QRUN_ERROR_IO;

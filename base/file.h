@@ -62,6 +62,10 @@ qrun_status qr_file_copy(const char *from, const char *to, qr_error *err);
 /* Removes a file, for good before it returns. No file at path is fine. */
 qrun_status qr_file_remove(const char *path, qr_error *err);
 
+/* What Git leaves in the place of a file that Git LFS has not fetched: a few lines of text. */
+bool qr_file_is_lfs_pointer(const void *bytes, size_t n_bytes);
+#define QR_LFS_POINTER_HELP "is a pointer of Git LFS in the place of the file; fetch the file with: git lfs pull"
+
 /* For what else works on files and folders: errno in words, and the two steps that make a rename last. */
 qrun_status qr_file_fail_errno(qr_error *err, const char *path, const char *action);
 bool qr_file_sync_folder(const char *path); /* false with errno set */

@@ -434,6 +434,7 @@ static qrun_status parse_text(parser *p) {
     if (p->n_bytes >= 3 && memcmp(p->text, "\xEF\xBB\xBF", 3) == 0) {
         return fail_at(p, 0, "begins with a byte-order mark; save it as UTF-8 without one");
     }
+    if (qr_file_is_lfs_pointer(p->text, p->n_bytes)) { return fail_at(p, 0, QR_LFS_POINTER_HELP); }
     QR_RETURN_IF_ERROR(read_value(p, &p->tree->root));
     skip_space(p);
     return p->at == p->n_bytes ? QRUN_OK : fail_unexpected(p, "the end of the text");

@@ -152,7 +152,8 @@ qrun_status qr_model_folder_resolve(const char *name_or_path, char **folder, qr_
         *folder = qr_strdup(name_or_path);
         status = *folder != NULL ? QRUN_OK : qr_fail_memory(err, name_or_path, strlen(name_or_path));
     } else if (qr_file_exists(name_or_path) && qr_ends_with(name_or_path, ".gguf")) {
-        status = qr_fail(err, QRUN_ERROR_INPUT, "%s: does not begin as a GGUF file does; is the download complete?",
+        status = qr_fail(err, QRUN_ERROR_INPUT,
+                         "%s: does not begin as a GGUF file does; is the download complete, and no pointer of Git LFS?",
                          name_or_path);
     } else if (qr_file_exists(name_or_path)) {
         status = qr_fail(err, QRUN_ERROR_ARGUMENT,

@@ -166,6 +166,9 @@ static qrun_status read_header(mapped_shard *s, qr_error *err) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: has %zu byte%s, too few for a safetensors file", s->path,
                        s->map.size, qr_plural((int64_t)s->map.size));
     }
+    if (qr_file_is_lfs_pointer(s->map.data, s->map.size)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: " QR_LFS_POINTER_HELP, s->path);
+    }
     uint64_t length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) { length = length << 8 | s->map.data[i]; }
     if (length > QR_SAFETENSORS_MAX_HEADER_BYTES) {

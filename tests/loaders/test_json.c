@@ -140,6 +140,8 @@ static void test_refusals_say_where(void) {
         {"NaN", "t:1:1: 'N' where a value should be"},
         {"{} {}", "t:1:4: '{' where the end of the text should be"},
         {"{1: 2}", "t:1:2: '1' where a key in quotes should be"},
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 3\n",
+         "t:1:1: is a pointer of Git LFS in the place of the file; fetch the file with: git lfs pull"},
         {"\xEF\xBB\xBF{}", "t:1:1: begins with a byte-order mark; save it as UTF-8 without one"},
     };
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {

@@ -196,6 +196,11 @@ static void test_short_files(void) {
     const char *path = temporary_write(&folder, "a", huge_header, sizeof huge_header);
     CHECK_INT(qr_safetensors_open(path, &file, &err), QRUN_ERROR_INPUT);
     CHECK_MSG(strstr(err.message, "more than the 100000000 allowed") != NULL, "%s", err.message);
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 3\n";
+    err = (qr_error){0};
+    path = temporary_write(&folder, "a", pointer, sizeof pointer - 1);
+    CHECK_INT(qr_safetensors_open(path, &file, &err), QRUN_ERROR_INPUT);
+    CHECK_MSG(strstr(err.message, "a: is a pointer of Git LFS") != NULL, "%s", err.message);
     temporary_remove(&folder);
 }
 
