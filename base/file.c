@@ -19,13 +19,16 @@ bool qr_file_is_lfs_pointer(const void *bytes, size_t n_bytes) {
 
 qrun_status qr_file_fail_errno(qr_error *err, const char *path, const char *action) {
     const int code = errno;
-    const qrun_status status = code == ENOENT ? QRUN_ERROR_NOT_FOUND : QRUN_ERROR_IO;
+    const qrun_status status = code == ENOENT   ? QRUN_ERROR_NOT_FOUND
+                               : code == ENOMEM ? QRUN_ERROR_MEMORY
+                                                : QRUN_ERROR_IO;
     struct stat info;
     const bool dangles = code == ENOENT && lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
     const char *help = dangles          ? "; it is a symbolic link to a file that is not there"
                        : code == ENOENT ? "; check the path"
                        : code == EACCES ? "; check its permissions"
                        : code == ENOSPC ? "; free some space or choose another folder"
+                       : code == ENOMEM ? "; allow more address space (ulimit -v), or close other programs"
                        : code == EFBIG  ? "; allow larger files (ulimit -f) or choose another folder"
                                         : "";
     return qr_fail(err, status, "%s: cannot %s: %s%s", path, action, strerror(code), help);

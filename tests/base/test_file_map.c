@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,6 +56,32 @@ static void test_a_file_cut_short_reads_as_zeros(void) {
         qr_file_map_close(&map);
         temporary_remove(&folder);
     }
+}
+
+/* What the process has mapped, in bytes. */
+static size_t mapped_bytes(void) {
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file == NULL || fscanf(file, "%lu", &pages) != 1) { abort(); }
+    fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void test_no_room_for_a_map(void) {
+    const size_t most = (size_t)256 << 20;
+    const temporary_folder folder = temporary_create();
+    const char *path = make_file(&folder, "file");
+    struct rlimit before, limit;
+    qr_error err = {0};
+    qr_file_map map;
+    REQUIRE(truncate(path, (off_t)(4 * most)) == 0 && getrlimit(RLIMIT_AS, &before) == 0);
+    limit = before;
+    limit.rlim_cur = mapped_bytes() + most;
+    REQUIRE(setrlimit(RLIMIT_AS, &limit) == 0);
+    CHECK_INT(qr_file_map_open(path, &map, &err), QRUN_ERROR_MEMORY);
+    REQUIRE(setrlimit(RLIMIT_AS, &before) == 0);
+    CHECK_MSG(strstr(err.message, "ulimit -v") != NULL, "%s", err.message);
+    temporary_remove(&folder);
 }
 
 /* It grows again before anybody looks: what was read in between is wrong all the same. */
@@ -210,6 +237,7 @@ static void test_other_bus_errors_end_the_process(void) {
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_a_file_cut_short_reads_as_zeros);
+    CHECK_RUN(test_no_room_for_a_map);
     CHECK_RUN(test_a_file_that_was_short_for_a_while);
     CHECK_RUN(test_a_file_replaced_by_another_is_whole);
     CHECK_RUN(test_many_threads_read_a_cut_file);
