@@ -2,12 +2,12 @@
 
 #include <stdio.h>
 
-static void on_failed(void *user, const char *message) {
+static void on_failed(void *user, qrun_status status, const char *message) {
     const replica *one = user;
     const replicas *all = one->all;
     char text[600];
     (void)snprintf(text, sizeof text, "replica %d: %s", one->number, message);
-    all->on_failure(all->user, all->n > 1 ? text : message);
+    all->on_failure(all->user, status, all->n > 1 ? text : message);
 }
 
 bool serve_replicas_start(replicas *r, const serve_params *params, struct event_base *base, worker_event_fn on_event,

@@ -140,9 +140,9 @@ static void answer_request(void *user, http_exchange *exchange) {
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-static void on_session_failed(void *user, const char *message) {
+static void on_session_failed(void *user, qrun_status status, const char *message) {
     server *s = user;
-    s->error.status = QRUN_ERROR_DEVICE;
+    s->error.status = status;
     (void)snprintf(s->error.message, sizeof s->error.message, "%s", message);
     event_base_loopbreak(s->base);
 }

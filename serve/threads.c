@@ -7,10 +7,14 @@
 
 #include <event2/event.h>
 
+/* What a thread raises itself stays: blocked, it would end the process. The library has a handler of SIGBUS for files
+ * that are cut short while they are mapped. */
 bool thread_start(pthread_t *thread, void *(*run)(void *arg), void *arg) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP};
+    sigset_t others, before;
+    sigfillset(&others);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) { sigdelset(&others, own[i]); }
+    pthread_sigmask(SIG_SETMASK, &others, &before);
     const bool started = pthread_create(thread, NULL, run, arg) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return started;

@@ -26,17 +26,10 @@ struct worker {
     pthread_mutex_t lock;
     held_event *first, **end; /* under lock */
     bool lost;                /* under lock: an event could not be held */
-    bool failed;              /* under lock */
-    char failure[512];
+    qrun_error failure;       /* under lock */
 };
 
 /* ---- The worker's thread ----------------------------------------------------------------------------------------- */
-
-static void copy_text(char *dst, size_t capacity, const char *src) {
-    const size_t n = src != NULL ? strnlen(src, capacity - 1) : 0;
-    if (n > 0) { memcpy(dst, src, n); }
-    dst[n] = '\0';
-}
 
 /* Copies n_bytes to *end and moves it past them. */
 static void *append(char **end, const void *bytes, size_t n_bytes) {
@@ -94,8 +87,7 @@ static void *step_until_stopped(void *arg) {
         if (qrun_session_step(w->session, &has_work, &error) != QRUN_OK) { break; }
     }
     pthread_mutex_lock(&w->lock);
-    w->failed = true;
-    copy_text(w->failure, sizeof w->failure, error.message);
+    w->failure = error;
     pthread_mutex_unlock(&w->lock);
     wakeup_send(&w->ready);
     return NULL;
@@ -140,14 +132,15 @@ static void take_events(void *arg) {
     held_event *list = w->first;
     w->first = NULL;
     w->end = &w->first;
-    const char *failure = w->failed ? w->failure : w->lost ? "out of memory" : NULL;
+    qrun_error failure = w->failure;
+    if (failure.status == QRUN_OK && w->lost) { failure = (qrun_error){QRUN_ERROR_MEMORY, "out of memory"}; }
     pthread_mutex_unlock(&w->lock);
     while (list != NULL) {
         held_event *held = list;
         list = held->next;
         sort_out(w, held);
     }
-    if (failure != NULL) { w->on_failure(w->failure_user, failure); }
+    if (failure.status != QRUN_OK) { w->on_failure(w->failure_user, failure.status, failure.message); }
 }
 
 void worker_deliver(worker_request *request) {

@@ -10,7 +10,7 @@ typedef struct worker worker;
 /* Called on the loop's thread; the event is lent, and its `user` is that of the request. */
 typedef void (*worker_event_fn)(void *user, const qrun_event *event);
 /* Called on the loop's thread when the session failed, after which nothing is computed any more. */
-typedef void (*worker_failure_fn)(void *user, const char *message);
+typedef void (*worker_failure_fn)(void *user, qrun_status status, const char *message);
 
 /* NULL when memory or descriptors are short. */
 worker *worker_start(qrun_session *session, struct event_base *base, worker_event_fn on_event,

@@ -3,7 +3,9 @@
     test_serve.py QRUN MODEL
 """
 import base64
+import contextlib
 import gzip
+import http.client
 import json
 import math
 import os
@@ -350,6 +352,22 @@ class Parts(unittest.TestCase):
 
 
 class Service(unittest.TestCase):
+    def test_weights_that_are_cut_short(self):
+        """The server ends with the reason, and not by SIGBUS, whose handler a thread must not block."""
+        with tempfile.TemporaryDirectory() as folder:
+            quantised = os.path.join(folder, "model")
+            subprocess.run([QRUN, "quantize", "--model", MODEL, "--out", quantised], check=True, capture_output=True)
+            server = Server("--offload", "parameters", model=quantised)
+            with server:
+                request = {"prompt": "Once upon a time", "max_tokens": 20}
+                self.assertEqual(server.ask("/v1/completions", request)[0], 200)
+                os.truncate(os.path.join(quantised, "model.safetensors"), 5000)
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    server.ask("/v1/completions", request)
+                server.process.wait(60)
+            self.assertEqual(server.code, 3, server.end_of_log)
+            self.assertIn("it was cut short while it was read", server.end_of_log[-1])
+
     def test_adapters_come_and_go(self):
         with tempfile.TemporaryDirectory() as folder:
             self.make_adapter(os.path.join(folder, "pirate"))
