@@ -33,6 +33,11 @@ static bool is_of_groups(const qr_expert_defaults *defaults, const char *choice)
     return defaults->n_groups > 0 && !defaults->has_sigmoid_router && strcmp(choice, "group_limited_greedy") == 0;
 }
 
+/* Of layers with experts. */
+static bool has_frequencies(const source *s, const qr_expert_defaults *defaults) {
+    return defaults->lists_frequency && cJSON_IsArray(qr_json_get(s->json, "moe_layer_freq"));
+}
+
 /* Keys of other families' routers, and the value that changes nothing. */
 static qrun_status check_router(const source *s, const qr_expert_defaults *defaults, const qr_expert_config *experts) {
     const struct {
@@ -41,7 +46,7 @@ static qrun_status check_router(const source *s, const qr_expert_defaults *defau
         bool is_read;
     } numbers[] = {{"router_jitter_noise", 0, false},
                    {"moe_norm_min", 1e-12, false},
-                   {"moe_layer_freq", 1, false},
+                   {"moe_layer_freq", 1, has_frequencies(s, defaults)},
                    {"n_group", 1, defaults->n_groups > 0},
                    {"topk_group", 1, defaults->n_groups > 0},
                    {"routed_scaling_factor", 1, experts->has_sigmoid_router || defaults->n_groups > 0}};
@@ -107,6 +112,20 @@ static qrun_status read_listed_layers(const source *s, int64_t n_layers, qr_expe
                    s->what, (long long)n_layers);
 }
 
+/* 0 or 1 for each layer. */
+static qrun_status read_frequencies(const source *s, int64_t n_layers, qr_expert_config *experts) {
+    const qr_json *list = qr_json_get(s->json, "moe_layer_freq");
+    int64_t n = 0, has = 0;
+    for (const qr_json *item = qr_json_first(list); item != NULL && n < n_layers; item = item->next, n++) {
+        if (!qr_json_as_int(item, 0, 1, &has)) { break; }
+        experts->layer_has_experts[n] = has == 1;
+    }
+    if (n == n_layers && (size_t)n == qr_json_count(list)) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT,
+                   "%s: \"moe_layer_freq\" should be a list of 0 or 1 for each of %lld layers", s->what,
+                   (long long)n_layers);
+}
+
 static qrun_status read_layer_range(const source *s, int64_t n_layers, qr_expert_config *experts) {
     int64_t first = 1, last = -1, interval = 1;
     bool any = false;
@@ -152,6 +171,7 @@ static qrun_status read_layers(const source *s, const qr_expert_defaults *defaul
     if (defaults->lists_layers && (has_list || defaults->dense_key == NULL)) {
         return read_listed_layers(s, n_layers, experts);
     }
+    if (has_frequencies(s, defaults)) { return read_frequencies(s, n_layers, experts); }
     if (defaults->dense_key != NULL) { return read_dense_layers(s, defaults, n_layers, experts); }
     if (defaults->ranges_layers) { return read_layer_range(s, n_layers, experts); }
     QR_RETURN_IF_ERROR(get_int(s, "decoder_sparse_step", 1, 1 << 20, &step));

@@ -63,6 +63,7 @@ typedef struct qr_expert_defaults {
     const char *factor_key;        /* NULL: routed_scaling_factor */
     bool balances_load;            /* of a router of sigmoids: output_router_logits adds a loss, as with a softmax */
     bool lists_layers;             /* mlp_layer_types may say which layers have them */
+    bool lists_frequency;          /* so may moe_layer_freq, with 0 or 1 for each */
     bool ranges_layers;            /* moe_layer_start_index, …_end_index and …_interval do */
     double gate_alpha, gate_limit; /* 0: the family has no such activation */
     const char *switch_key;        /* not NULL: only models with this key set have experts, beside dense MLPs */

@@ -19,6 +19,7 @@ typedef enum qr_window_rule {
     QR_WINDOW_EVERY_OTHER,        /* use_sliding_window, even layers before max_window_layers */
     QR_WINDOW_PATTERN,            /* every layer but each n-th */
     QR_WINDOW_PATTERN_FROM_FIRST, /* every layer but each n-th, beginning with the first, which has none */
+    QR_WINDOW_PATTERN_BUT_FIRST,  /* every layer but the first and each n-th */
     QR_WINDOW_PATTERN_FROM_LAST,  /* every layer but each n-th, counted backward from the last, which has none */
     QR_WINDOW_UNROTATED,          /* use_sliding_window, layers without rotary positions */
     QR_WINDOW_FOURTHS,            /* layers 4, 8, 12 … counted from 0 */
@@ -33,6 +34,7 @@ typedef struct qr_family_defaults {
     int64_t intermediate_size; /* 0: four times hidden_size */
     int64_t n_kv_heads;        /* 0: n_heads */
     int64_t head_dim;          /* 0: hidden_size / n_heads */
+    int64_t value_dim;         /* unless v_head_dim says otherwise; 0: head_dim, whatever it says */
     double norm_eps;
     const char *activation;
     bool tied;

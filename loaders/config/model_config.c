@@ -127,6 +127,18 @@ static qrun_status read_lfm2_mlp(const source *s, qr_model_config *config) {
     return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: the adjusted size of its MLPs is %lld", s->what, (long long)*size);
 }
 
+/* Where values are shorter than keys. */
+static qrun_status read_value_dim(const source *s, qr_model_config *config) {
+    int64_t value_dim = s->defaults->value_dim;
+    if (value_dim == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(get_int(s, "v_head_dim", 1, 1 << 12, &value_dim));
+    if (value_dim < config->head_dim) { config->value_dim = value_dim; }
+    if (value_dim <= config->head_dim) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: \"v_head_dim\" %lld is more than the \"head_dim\" %lld, which is not supported", s->what,
+                   (long long)value_dim, (long long)config->head_dim);
+}
+
 /* Latent attention: every head has keys and values of its own, whatever num_key_value_heads and head_dim say. */
 static qrun_status read_latent(const source *s, qr_model_config *config) {
     config->latent = s->defaults->latent;
@@ -181,6 +193,7 @@ static qrun_status read_sizes(const source *s, qr_model_config *config) {
     }
     config->head_dim = head_dim == DERIVED ? config->hidden_size / config->n_heads : head_dim;
     QR_RETURN_IF_ERROR(read_latent(s, config));
+    QR_RETURN_IF_ERROR(read_value_dim(s, config));
     if (config->n_heads % config->n_kv_heads == 0) { return QRUN_OK; }
     return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: %lld heads are not divisible by %lld key/value heads", s->what,
                    (long long)config->n_heads, (long long)config->n_kv_heads);
@@ -429,6 +442,41 @@ static qrun_status read_afmoe(const source *s, qr_model_config *config) {
                                    : "score_func");
 }
 
+/* A key that may repeat what another says, and nothing else. */
+static qrun_status refuse_other(const source *s, const char *key, const char *usual_key, int64_t usual) {
+    int64_t value = usual;
+    QR_RETURN_IF_ERROR(get_int(s, key, 0, 1 << 20, &value));
+    if (value == usual) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: a \"%s\" of %lld, where \"%s\" is %lld, is not supported",
+                   s->what, key, (long long)value, usual_key, (long long)usual);
+}
+
+/* MiMo-V2-Flash: values have a factor, which is one of what attention adds. transformers has fixed what the model's own
+ * code asks of config.json: sinks in layers with a window, no expert of all tokens, and heads of one size. */
+static qrun_status read_mimo(const source *s, qr_model_config *config) {
+    bool in_full = false, in_windows = true;
+    int64_t n_shared = 0;
+    const qr_json *factor = qr_json_get(s->json, "attention_value_scale");
+    const int64_t value_dim = config->value_dim > 0 ? config->value_dim : config->head_dim;
+    config->sinks_in_windows = true;
+    config->attention_out_multiplier = factor != NULL && qr_json_is_null(factor) ? 1 : 0.707;
+    QR_RETURN_IF_ERROR(get_double(s, "attention_value_scale", 1e-9, 1e9, &config->attention_out_multiplier));
+    QR_RETURN_IF_ERROR(get_bool(s, "add_full_attention_sink_bias", &in_full));
+    QR_RETURN_IF_ERROR(get_bool(s, "add_swa_attention_sink_bias", &in_windows));
+    QR_RETURN_IF_ERROR(refuse_other(s, "swa_num_attention_heads", "num_attention_heads", config->n_heads));
+    QR_RETURN_IF_ERROR(refuse_other(s, "swa_head_dim", "head_dim", config->head_dim));
+    QR_RETURN_IF_ERROR(refuse_other(s, "swa_v_head_dim", "v_head_dim", value_dim));
+    QR_RETURN_IF_ERROR(get_int(s, "n_shared_experts", 0, 1 << 12, &n_shared));
+    if (n_shared > 0) {
+        return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"n_shared_experts\" is not supported for this family",
+                       s->what);
+    }
+    if (!in_full && in_windows) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\": %s is not supported", s->what,
+                   in_full ? "add_full_attention_sink_bias" : "add_swa_attention_sink_bias",
+                   in_full ? "true" : "false");
+}
+
 static qrun_status read_lfm3(const source *s, qr_model_config *config) {
     bool has_post_norms = true;
     config->attn_gate_apart = true;
@@ -499,6 +547,7 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
     }
     if (config->family == QR_FAMILY_AFMOE) { QR_RETURN_IF_ERROR(read_afmoe(s, config)); }
     if (config->family == QR_FAMILY_LFM3) { QR_RETURN_IF_ERROR(read_lfm3(s, config)); }
+    if (config->family == QR_FAMILY_MIMO_V2_FLASH) { QR_RETURN_IF_ERROR(read_mimo(s, config)); }
     if (config->family == QR_FAMILY_OLMOE) { QR_RETURN_IF_ERROR(refuse_clipping(s)); }
     QR_RETURN_IF_ERROR(read_layers_ahead(s, config));
     return read_biases(s, config);
@@ -625,6 +674,7 @@ static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
                                   (rule == QR_WINDOW_EVERY_OTHER && i < first && i % 2 == 0) ||
                                   (rule == QR_WINDOW_PATTERN && (i + 1) % pattern != 0) ||
                                   (rule == QR_WINDOW_PATTERN_FROM_FIRST && i % pattern != 0) ||
+                                  (rule == QR_WINDOW_PATTERN_BUT_FIRST && i > 0 && (i + 1) % pattern != 0) ||
                                   (rule == QR_WINDOW_PATTERN_FROM_LAST && (config->n_layers - 1 - i) % pattern != 0) ||
                                   (rule == QR_WINDOW_UNROTATED && !config->layer_rotates[i]) ||
                                   (rule == QR_WINDOW_FOURTHS && i > 0 && i % 4 == 0);
@@ -657,14 +707,32 @@ static qrun_status rotate_in_windows(const source *s, qr_model_config *config) {
     return QRUN_OK;
 }
 
+/* MiMo-V2-Flash: sliding_window_size is without the position itself, as transformers has it; and what files have in
+ * place of layer_types is a 1 for each layer with a window. */
+static qrun_status read_mimo_windows(const source *s, bool listed, qr_model_config *config) {
+    static const char key[] = "hybrid_layer_pattern";
+    const qr_json *list = qr_json_get(s->json, key);
+    int64_t size = config->sliding_window - 1, n = 0, slides = 0;
+    QR_RETURN_IF_ERROR(get_int(s, "sliding_window_size", 1, MAX_POSITIONS - 1, &size));
+    config->sliding_window = size + 1;
+    if (listed || qr_json_is_null(list)) { return QRUN_OK; }
+    for (const qr_json *item = qr_json_first(list); item != NULL && n < config->n_layers; item = item->next, n++) {
+        if (!qr_json_as_int(item, 0, 1, &slides)) { break; }
+        config->layer_slides[n] = slides == 1;
+    }
+    if (cJSON_IsArray(list) && n == config->n_layers && (size_t)n == qr_json_count(list)) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"%s\" should be a list of 0 or 1 for each of %lld layer%s", s->what,
+                   key, (long long)config->n_layers, qr_plural(config->n_layers));
+}
+
 static qrun_status read_windows(const source *s, qr_model_config *config) {
     config->layer_slides = qr_alloc_array_zeroed((size_t)config->n_layers, sizeof *config->layer_slides);
     if (config->layer_slides == NULL) { return qr_fail_memory(s->err, s->what, (size_t)config->n_layers); }
     if (s->defaults->window == QR_WINDOW_NEVER) { return QRUN_OK; }
     const qr_window_rule rule = s->defaults->window;
-    bool used = rule == QR_WINDOW_PATTERN_FROM_FIRST || rule == QR_WINDOW_ALL || rule == QR_WINDOW_PATTERN ||
-                rule == QR_WINDOW_PATTERN_FROM_LAST || rule == QR_WINDOW_FOURTHS || rule == QR_WINDOW_LISTED ||
-                rule == QR_WINDOW_ALL_UNLESS_LISTED || rule == QR_WINDOW_LATE;
+    bool used = rule == QR_WINDOW_PATTERN_FROM_FIRST || rule == QR_WINDOW_PATTERN_BUT_FIRST || rule == QR_WINDOW_ALL ||
+                rule == QR_WINDOW_PATTERN || rule == QR_WINDOW_PATTERN_FROM_LAST || rule == QR_WINDOW_FOURTHS ||
+                rule == QR_WINDOW_LISTED || rule == QR_WINDOW_ALL_UNLESS_LISTED || rule == QR_WINDOW_LATE;
     if (!used) { QR_RETURN_IF_ERROR(get_bool(s, "use_sliding_window", &used)); }
     if (!used) { return QRUN_OK; }
     const qr_json *window = qr_json_get(s->json, "sliding_window");
@@ -678,6 +746,7 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
     const qr_json *types = qr_json_get(s->json, "layer_types");
     const bool listed = rule != QR_WINDOW_ALL && rule != QR_WINDOW_WHERE_USED && !qr_json_is_null(types);
     QR_RETURN_IF_ERROR(listed ? read_layer_types(s, types, config) : apply_window_rule(s, config));
+    if (config->family == QR_FAMILY_MIMO_V2_FLASH) { QR_RETURN_IF_ERROR(read_mimo_windows(s, listed, config)); }
     if (s->defaults->rotates_in_windows) { QR_RETURN_IF_ERROR(rotate_in_windows(s, config)); }
     if (config->family == QR_FAMILY_COHERE2_MOE) { QR_RETURN_IF_ERROR(adapt_dense_layers(s, listed, config)); }
     if (config->family == QR_FAMILY_GEMMA4) { /* as transformers, whatever the list says */
@@ -691,6 +760,17 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
 
 /* ---- heads that differ between layers ---------------------------------------------------------------------------- */
 
+/* MiMo-V2-Flash has twice as many heads of keys in layers with a window. */
+static qrun_status read_mimo_heads(const source *s, qr_model_config *config) {
+    int64_t *const n = &config->attention.sliding.n_kv_heads;
+    *n *= 2;
+    QR_RETURN_IF_ERROR(get_int(s, "swa_num_key_value_heads", 1, 1 << 12, n));
+    config->n_kv_heads = *n;
+    if (config->n_heads % *n == 0) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: %lld heads are not divisible by %lld key/value heads of windows",
+                   s->what, (long long)config->n_heads, (long long)*n);
+}
+
 static qrun_status read_layer_heads(const source *s, qr_model_config *config) {
     const qr_layer_heads heads = {.head_dim = config->head_dim, .n_kv_heads = config->n_kv_heads};
     const qr_attention_context context = {.what = s->what,
@@ -698,6 +778,7 @@ static qrun_status read_layer_heads(const source *s, qr_model_config *config) {
                                           .n_heads = config->n_heads,
                                           .layer_slides = config->layer_slides};
     config->attention = (qr_attention_config){.full = heads, .sliding = heads};
+    if (config->family == QR_FAMILY_MIMO_V2_FLASH) { return read_mimo_heads(s, config); }
     if (config->family != QR_FAMILY_GEMMA4) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_attention_config_read(s->json, &context, &config->attention, s->err));
     return qr_layer_inputs_config_read(s->json, s->what, config->vocab_size, &config->layer_inputs, s->err);
@@ -744,9 +825,11 @@ static qrun_status read_two_ropes(const source *s, qr_rope_context *context, qr_
     QR_RETURN_IF_ERROR(qr_rope_config_read(full, context, &config->rope, s->err));
     context->head_dim = config->attention.sliding.head_dim;
     context->type = NULL;
-    context->partial_rotary_factor = 1;
+    const bool is_mimo = config->family == QR_FAMILY_MIMO_V2_FLASH;
+    if (!is_mimo) { context->partial_rotary_factor = 1; }
     context->default_theta = s->defaults->theta; /* transformers does not take rope_theta for these layers */
     if (config->family != QR_FAMILY_OLMO3) { context->default_theta = 1e4; }
+    if (is_mimo) { QR_RETURN_IF_ERROR(get_double(s, "swa_rope_theta", 1, 1e15, &context->default_theta)); }
     if (config->family == QR_FAMILY_GEMMA3) {
         QR_RETURN_IF_ERROR(get_double(s, "rope_local_base_freq", 1, 1e15, &context->default_theta));
     }
@@ -825,7 +908,7 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
         context.partial_rotary_factor = is_lfm3 ? 0.5 : 0.25;
     }
     if (config->family == QR_FAMILY_GEMMA3 || config->family == QR_FAMILY_GEMMA4 || config->family == QR_FAMILY_OLMO3 ||
-        config->family == QR_FAMILY_MELLUM || is_lfm3) {
+        config->family == QR_FAMILY_MELLUM || config->family == QR_FAMILY_MIMO_V2_FLASH || is_lfm3) {
         return read_two_ropes(s, &context, config);
     }
     const qr_json *parameters = qr_json_get(s->json, "rope_scaling");
@@ -949,6 +1032,9 @@ static qrun_status read_all(source *s, qr_model_config *config) {
     QR_RETURN_IF_ERROR(read_blocks(s, config));
     QR_RETURN_IF_ERROR(qr_expert_config_read(s->json, s->what, &s->defaults->experts, config->n_layers,
                                              config->intermediate_size, config->blocks, &config->experts, s->err));
+    if (config->family == QR_FAMILY_MIMO_V2_FLASH) { /* as its files call it */
+        QR_RETURN_IF_ERROR(get_double(s, "layernorm_epsilon", 0, 1, &config->norm_eps));
+    }
     QR_RETURN_IF_ERROR(get_double(s, s->defaults->names->norm_eps, 0, 1, &config->norm_eps));
     config->post_norm_eps = config->norm_eps;
     QR_RETURN_IF_ERROR(get_double(s, "initializer_range", 0, 100, &config->initializer_range));

@@ -128,6 +128,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(FALCON_H1, "falcon_h1")            \
     X(BAMBA, "bamba")                    \
     X(APERTUS, "apertus")                \
+    X(MIMO_V2_FLASH, "mimo_v2_flash")    \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {
@@ -157,6 +158,8 @@ typedef struct qr_model_config {
     int64_t n_heads;
     int64_t n_kv_heads; /* divides n_heads */
     int64_t head_dim;
+    int64_t value_dim; /* of values, where their heads are smaller than those of keys; 0: they are not, or are made of
+                        * latents */
     qr_attention_config attention; /* where that differs between layers */
     qr_latent_config latent;
     qr_layer_inputs_config layer_inputs;
@@ -190,6 +193,7 @@ typedef struct qr_model_config {
     bool norms_layers;  /* nanochat: the norms before blocks and the last one, without a weight */
     bool norms_heads;   /* Muse Glimmer: RMSNorm of every query and key head, without a weight */
     bool attn_sinks;    /* attention's softmax is over a learned score of each head too */
+    bool sinks_in_windows; /* MiMo: in layers with a window alone */
 
     double embedding_multiplier, residual_multiplier; /* Granite: of embeddings, and of what a block adds; else 1 */
     double attention_multiplier;                      /* Granite, Gemma 4, Muse Glimmer: scores are multiplied by it; 0:

@@ -28,7 +28,7 @@ static const qr_unsupported_family families[] = {
     {"glm", "GLM", IMAGES, "GLM-4 or GLM-4.5"},
     {"minimax_m3", "MiniMax M3", "attention to chosen blocks of keys", "MiniMax M2"},
     {"minimax", "MiniMax", "lightning attention", "MiniMax M2"},
-    {"mimo_v2", "MiMo V2", "values of another size than keys", "gpt-oss or MiniMax M2"},
+    {"mimo_v2", "MiMo V2", "images, or q, k and v in one matrix", "MiMo-V2-Flash"},
     {"ernie4_5", "ERNIE 4.5", IMAGES, "ERNIE 4.5 without images"},
     {"hunyuan_vl", "Hunyuan-VL", IMAGES, "Hunyuan without images"},
     {"phimoe", "Phi-3.5-MoE", "a router of sparse mixers", EXPERTS},

@@ -28,7 +28,9 @@ typedef struct qr_forward_buffers {
     float *all_heads, *whole_row;   /* [T, (H + KV) · HD] and [T, H · HD] of all ranks */
     float *by_head;                 /* [T, columns] */
     float *latent, *absorbed;       /* as qr_layer_buffers has them, of models with latent attention, as the next */
-    void *q_latent, *weighed;       /* [T, H, kv_rank + rotated_dim] act: latents that attention weighed */
+    void *q_latent, *weighed;       /* [T, H, kv_rank + rotated_dim] act: latents that attention weighed; or its output
+                                     * with what is behind short values, [T, H · HD] act */
+    float *values;                  /* [T, KV · value_dim]; models with short values only */
     float *conved;                  /* [T, channels] */
     float *recalled;                /* [T, values] */
     float *mlp;                     /* [T, 2 M], or [T, M] ungated */

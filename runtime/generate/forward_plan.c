@@ -72,6 +72,14 @@ static void lay_latents(const qrun_model *model, int64_t n_tokens, qr_layout *la
     QR_LAY(layout, b->weighed, n_tokens * qr_latent_attended_columns(s), act);
 }
 
+/* Of values that are shorter than keys, where pages hold no latents. */
+static void lay_short_values(const qrun_model *model, int64_t n_tokens, qr_layout *layout, qr_forward_buffers *b) {
+    const qr_model_shape *s = &model->shape;
+    if (s->latent.kv_rank > 0 || !qr_model_pads_values(s)) { return; }
+    QR_LAY(layout, b->values, n_tokens * s->n_heads * s->value_dim, sizeof(float));
+    QR_LAY(layout, b->weighed, n_tokens * s->widest_attended, qr_dtype_bytes(model->act_dtype));
+}
+
 /* Of buffers.qkv. */
 static int64_t qkv_columns(const qr_model_shape *s) {
     return s->latent.kv_rank > 0 ? qr_latent_query_columns(s) : qr_widest_qkv(s);
@@ -92,6 +100,7 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     layout.part = QR_PART_MLP;
     if (s->attn_gated) { QR_LAY(&attention, b->q_gate, t * qr_gate_columns(s), sizeof(float)); }
     lay_latents(model, t, &attention, b);
+    lay_short_values(model, t, &attention, b);
     if (qr_model_gathers_heads(model)) {
         const int64_t n_ranks = model->split.n_ranks, all = (s->n_heads + s->n_kv_heads) * s->head_dim * n_ranks;
         QR_LAY(&attention, b->all_heads, t * all, sizeof(float));
@@ -231,6 +240,7 @@ static void set_pass_on_processor(qr_forward *f, bool is_plan) {
 static void set_pass(qr_forward *f) {
     const qr_forward_buffers *b = &f->b;
     const bool has_latents = f->model->shape.latent.kv_rank > 0;
+    const bool is_padded = has_latents || qr_model_pads_values(&f->model->shape);
     f->pass = (qr_layer_pass){.model = f->model,
                               .keeps_latents = has_latents,
                               .backend = f->backend,
@@ -249,7 +259,8 @@ static void set_pass(qr_forward *f) {
                                           .q_gate = b->q_gate,
                                           .all_heads = b->all_heads,
                                           .whole_row = b->whole_row,
-                                          .ungated = has_latents ? b->weighed : b->attended,
+                                          .values = b->values,
+                                          .ungated = is_padded ? b->weighed : b->attended,
                                           .latent = b->latent,
                                           .q_latent = b->q_latent,
                                           .absorbed = b->absorbed,

@@ -362,6 +362,45 @@ static qrun_status take_values(const qr_layer_pass *pass, const qr_layer *layer,
     return qr_layer_op_copy_heads(pass, &args, err);
 }
 
+/* Values of v_proj, whose heads are shorter than those of keys, and zeros behind each. */
+static qrun_status pad_values(const qr_layer_pass *pass, const qr_layer *layer, float *v, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const int64_t stride = qr_qkv_columns(s, layer), padding = layer->head_dim - s->value_dim;
+    const qr_copy_heads_args values = {.src = pass->buffers.values,
+                                       .dst = v,
+                                       .n_rows = pass->n_tokens,
+                                       .n_heads = layer->n_kv_heads,
+                                       .dim = s->value_dim,
+                                       .src_stride = layer->n_kv_heads * s->value_dim,
+                                       .src_head_stride = s->value_dim,
+                                       .dst_stride = stride,
+                                       .dst_head_stride = layer->head_dim};
+    const qr_copy_heads_args zeros = {.dst = v + s->value_dim,
+                                      .n_rows = pass->n_tokens,
+                                      .n_heads = layer->n_kv_heads,
+                                      .dim = padding,
+                                      .dst_stride = stride,
+                                      .dst_head_stride = layer->head_dim};
+    QR_RETURN_IF_ERROR(qr_layer_op_copy_heads(pass, &values, err));
+    return qr_layer_op_copy_heads(pass, &zeros, err);
+}
+
+/* buffers.attended of buffers.ungated, without the columns behind values. */
+static qrun_status leave_padding_out(const qr_layer_pass *pass, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_copy_heads_args args = {.src = pass->buffers.ungated,
+                                     .dst = pass->buffers.attended,
+                                     .dtype = pass->model->act_dtype,
+                                     .n_rows = pass->n_tokens,
+                                     .n_heads = s->n_heads,
+                                     .dim = s->value_dim,
+                                     .src_stride = s->n_heads * s->head_dim,
+                                     .src_head_stride = s->head_dim,
+                                     .dst_stride = s->n_heads * s->value_dim,
+                                     .dst_head_stride = s->value_dim};
+    return qr_layer_op_copy_heads(pass, &args, err);
+}
+
 /* Of src [T, n_ranks, …], rows src_stride apart, what each rank has side by side; or this rank's into its own. */
 static qrun_status copy_columns(const qr_layer_pass *pass, const float *src, int64_t src_stride, int64_t src_part,
                                 int64_t n_parts, int64_t dim, float *dst, int64_t dst_stride, qr_error *err) {
@@ -459,16 +498,19 @@ qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *
             qr_layer_linear(pass, &layer->attn_gate, b->attn_normed, b->q_gate, qr_gate_columns(s), false, err));
     }
     for (int i = has_gated_q ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
-        QR_RETURN_IF_ERROR(
-            qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, b->qkv, qr_qkv_columns(s, layer), false, err));
+        const bool is_short = qr_layer_makes_short_values(s, layer, &layer->attn_in[i]);
+        float *dst = is_short ? b->values : b->qkv;
+        const int64_t stride = is_short ? layer->attn_in[i].weight.desc.rows : qr_qkv_columns(s, layer);
+        QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, dst, stride, false, err));
     }
+    if (qr_model_pads_values(s)) { QR_RETURN_IF_ERROR(pad_values(pass, layer, values_of(pass, layer), err)); }
     return finish_heads(pass, layer, b->qkv, keys_of(pass, layer), values_of(pass, layer), err);
 }
 
 /* Of heads side by side in buffers.qkv. */
 static qrun_status attend_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->buffers;
-    const bool gated = pass->model->shape.attn_gated, padded = qr_latent_pads_values(&pass->model->shape);
+    const bool gated = pass->model->shape.attn_gated, padded = qr_model_pads_values(&pass->model->shape);
     const int64_t stride = qr_qkv_columns(&pass->model->shape, layer);
     const qr_heads heads = {.q = b->qkv,
                             .k = keys_of(pass, layer),
@@ -477,7 +519,7 @@ static qrun_status attend_heads(const qr_layer_pass *pass, const qr_layer *layer
                             .kv_stride = stride,
                             .dst = gated || padded ? b->ungated : b->attended};
     QR_RETURN_IF_ERROR(pass->attend(pass->attend_arg, layer, &heads, err));
-    if (padded) { return qr_layer_latent_take_values(pass, err); }
+    if (padded) { return leave_padding_out(pass, err); }
     if (!gated) { return QRUN_OK; }
     const qr_head_gate_args gate = qr_layer_head_gate_args(pass);
     return qr_layer_op_head_gate(pass, &gate, err);
@@ -503,11 +545,10 @@ qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *la
     QR_RETURN_IF_ERROR(keep_parallel_norm(pass, layer, err)); /* of x before this is added to it */
     const qr_layer_buffers *b = &pass->buffers;
     const qr_model_shape *s = &pass->model->shape;
-    const int64_t value_dim = s->latent.kv_rank > 0 ? s->latent.value_dim : layer->head_dim;
     const qr_gather heads = {.memory = b->attended,
                              .n_rows = pass->n_tokens,
                              .n_columns = layer->attn_out.weight.desc.cols,
-                             .unit = layer->is_recurrent ? s->recurrent.values : value_dim,
+                             .unit = layer->is_recurrent ? s->recurrent.values : qr_value_dim(s, layer),
                              .dtype = pass->model->act_dtype};
     const bool is_whole = layer->is_recurrent && qr_split_shares_groups(pass->model); /* since the norm */
     if (!is_whole) { QR_RETURN_IF_ERROR(qr_layer_gather(pass, &heads, err)); }

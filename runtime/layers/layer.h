@@ -38,11 +38,13 @@ typedef struct qr_layer_buffers {
                        * have norms over all heads, as the next */
     float *whole_row; /* [T, H · HD] of all ranks, in their order; or [T, values] where ranks share the groups of a
                        * state space */
-    void *ungated;  /* [T, H · HD] act: attention's output before its gates, which may be `attended`, or before what is
-                     * behind values is left out (layer_latent.h); of a pass that keeps latents [T, H, kv_rank +
-                     * rotated_dim]: before values are made of it */
-    void *attended; /* [T, H · HD] act, or with latent attention [T, H · value_dim]; of a layer with a state
-                     * [T, values] */
+    void *ungated; /* [T, H · HD] act: attention's output before its gates, which may be `attended`, or before what is
+                    * behind values is left out (qr_model_pads_values); of a pass that keeps latents [T, H, kv_rank +
+                    * rotated_dim]: before values are made of it */
+    float *values; /* [T, KV · value_dim]: before zeros come behind each head; models that have them, but for those with
+                    * latent attention */
+    void *attended;        /* [T, H · HD] act, or with shorter values [T, H · value_dim]; of a layer with a state
+                            * [T, values] */
     float *beside_qkv;     /* qkv and attended of what is beside attention (qr_layer.beside), [T, columns] and [T,
                             * values]; a pass that keeps nothing may have them in the same place */
     void *beside_attended; /* act */
@@ -176,6 +178,16 @@ static inline bool qr_model_gathers_heads(const qrun_model *model) {
     return model->split.n_ranks > 0 && model->family->norms_all_heads;
 }
 int64_t qr_qkv_columns(const qr_model_shape *shape, const qr_layer *layer);
+/* Whether heads of values are shorter than those of keys: attention sees zeros behind them, and puts out more of a head
+ * than the last matrix reads. */
+static inline bool qr_model_pads_values(const qr_model_shape *shape) {
+    return shape->value_dim > 0 && shape->value_dim < shape->head_dim;
+}
+/* Whether this layer of attention makes such values, which stand in buffers.values first. */
+static inline bool qr_layer_makes_short_values(const qr_model_shape *shape, const qr_layer *layer,
+                                               const qr_linear_layer *linear) {
+    return qr_model_pads_values(shape) && linear == &layer->attn_in[2];
+}
 /* Of those, the columns that are normed: in buffers.qk_raw. */
 int64_t qr_raw_columns(const qr_model_shape *shape, const qr_layer *layer);
 /* The widest buffers.qkv of any layer. */

@@ -170,18 +170,3 @@ qrun_status qr_layer_latent_heads(const qr_layer_pass *pass, const qr_layer *lay
         qr_layer_linear(pass, &latent->kv_up, b->kv_latent, b->kv_up, qr_latent_up_columns(s), false, err));
     return place_keys_and_values(pass, layer, shared_key, err);
 }
-
-qrun_status qr_layer_latent_take_values(const qr_layer_pass *pass, qr_error *err) {
-    const qr_model_shape *s = &pass->model->shape;
-    const qr_copy_heads_args args = {.src = pass->buffers.ungated,
-                                     .dst = pass->buffers.attended,
-                                     .dtype = pass->model->act_dtype,
-                                     .n_rows = pass->n_tokens,
-                                     .n_heads = s->n_heads,
-                                     .dim = s->latent.value_dim,
-                                     .src_stride = s->n_heads * s->head_dim,
-                                     .src_head_stride = s->head_dim,
-                                     .dst_stride = s->n_heads * s->latent.value_dim,
-                                     .dst_head_stride = s->latent.value_dim};
-    return qr_layer_op_copy_heads(pass, &args, err);
-}

@@ -23,11 +23,6 @@ static inline int64_t qr_latent_rotated_from(const qr_model_shape *shape) {
     return shape->temperature_tokens > 0 ? 0 : shape->latent.plain_dim;
 }
 
-/* Whether attention puts out more of a head than the last matrix reads: zeros behind its values. */
-static inline bool qr_latent_pads_values(const qr_model_shape *shape) {
-    return shape->latent.kv_rank > 0 && shape->latent.value_dim < shape->head_dim;
-}
-
 /* Columns of buffers.qkv that are queries, and elements of a latent in a page, of which each head has a sum. */
 static inline int64_t qr_latent_query_columns(const qr_model_shape *shape) { return shape->n_heads * shape->head_dim; }
 static inline int64_t qr_latent_attended_columns(const qr_model_shape *shape) {
@@ -40,8 +35,5 @@ qrun_status qr_layer_latent_heads(const qr_layer_pass *pass, const qr_layer *lay
 
 /* Of a pass that keeps latents: attention, and buffers.attended. */
 qrun_status qr_layer_latent_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
-
-/* buffers.attended of buffers.ungated, without the columns behind values. */
-qrun_status qr_layer_latent_take_values(const qr_layer_pass *pass, qr_error *err);
 
 #endif

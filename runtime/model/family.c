@@ -345,6 +345,12 @@ static const qr_family families[] = {
      STACKED_EXPERTS,
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS, EXPERTS,
                  WHOLE_SHARED_EXPERT, [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias"}},
+    {.family = QR_FAMILY_MIMO_V2_FLASH,
+     .name = "mimo-v2-flash",
+     STACKED_EXPERTS,
+     .renamed = {{"self_attn.sinks", "self_attn.attention_sink_bias"}},
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, EXPERTS, [QR_ROLE_SINKS] = LAYER "self_attn.sinks",
+                 [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias"}},
     {.family = QR_FAMILY_EXAONE_MOE,
      .name = "exaone-moe",
      STACKED_EXPERTS,
@@ -639,6 +645,7 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
     if (role >= QR_ROLE_SHARED_GATE && role <= QR_ROLE_SHARED_OUT && config->experts.shared_intermediate_size == 0) {
         return false;
     }
+    if (role == QR_ROLE_SINKS && config->sinks_in_windows && !config->layer_slides[layer]) { return false; }
     if (role == QR_ROLE_ATTN_GATE && !config->attn_gate_apart) { return false; }
     if (is_of_query_latent(role) && config->latent.query_rank == 0) { return false; }
     if (role == QR_ROLE_Q && config->latent.query_rank > 0) { return false; }

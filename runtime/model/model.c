@@ -71,6 +71,7 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         .n_heads = config->n_heads,
         .n_kv_heads = config->n_kv_heads,
         .head_dim = config->head_dim,
+        .value_dim = config->latent.kv_rank > 0 ? config->latent.value_dim : config->value_dim,
         .mlp = config->intermediate_size,
         .vocab = config->vocab_size,
         .n_experts = config->experts.n_experts,
@@ -164,8 +165,8 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
         case QR_ROLE_CONV_IN:
         case QR_ROLE_SPACE_IN: *rows = recurrent.columns; break;
         case QR_ROLE_ATTN_GATE: *rows = s->attn_gate_by_head ? s->n_heads * n_ranks : q; break;
-        case QR_ROLE_K:
-        case QR_ROLE_V: *rows = kv; break;
+        case QR_ROLE_K: *rows = kv; break;
+        case QR_ROLE_V: *rows = all_kv_heads(model, layer) * qr_value_dim(s, layer); break;
         case QR_ROLE_QKV: *rows = q + 2 * kv; break;
         case QR_ROLE_GATE:
         case QR_ROLE_UP: *rows = layer->mlp; break;
@@ -360,7 +361,8 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
                         role == QR_ROLE_SHARED_OUT;
     linear->out_offset = has_siblings ? state->out_offset : is_out ? linear->share.ranges[0].first : 0;
     state->out_offset = is_out || role == QR_ROLE_ROUTER ? 0 : linear->out_offset + desc->rows;
-    if (role == QR_ROLE_Q) { /* without gates */
+    if (role == QR_ROLE_V && model->shape.value_dim > 0) { linear->out_offset = 0; } /* in columns of their own */
+    if (role == QR_ROLE_Q) {                                                         /* without gates */
         state->out_offset = model->shape.n_heads * model->layers[layer].head_dim;
     }
     return QRUN_OK;

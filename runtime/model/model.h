@@ -91,7 +91,7 @@ typedef struct qr_layer {
                                               * state: qr_recurrent_shape.columns */
     qr_latent_layers latent;
     qr_linear_layer attn_gate; /* [H·HD, D] or [H, D]: gates of attention's output; rows 0: none */
-    qr_linear_layer attn_out;  /* [D, H·HD], with latent attention [D, H·value_dim], or of a layer with a state
+    qr_linear_layer attn_out;  /* [D, H·HD], with shorter values [D, H·value_dim], or of a layer with a state
                                 * [D, values] */
     bool mixes, has_mlp;       /* has what is above and below, or only one of both */
     bool is_parallel;        /* its MLP reads what attention reads, attn_norm of x, and x grows by both; no mlp_norm */
@@ -176,6 +176,7 @@ qr_recurrent_shape qr_recurrent_shape_of(const qr_model_config *config);
 typedef struct qr_model_shape {
     int64_t hidden, n_layers, n_heads, mlp, vocab; /* n_heads, n_kv_heads, widest_qkv: of this rank, with a split */
     int64_t n_kv_heads, head_dim;                  /* of most layers: those with a window, where they differ */
+    int64_t value_dim;       /* of a value's head, where it is another than of keys; 0: they are alike in every layer */
     int64_t widest_attended; /* H · HD, or values of a layer with a state, the largest of all layers and ranks */
     int64_t widest_qkv;      /* (H + 2 KV) · HD, the largest of all layers */
     int64_t n_experts, experts_per_token, expert_mlp; /* of layers with experts, all M; 0: there are none */
@@ -205,9 +206,14 @@ typedef struct qr_model_shape {
     qr_recurrent_shape recurrent;
 } qr_model_shape;
 
+/* Elements of a value's head in a layer. */
+static inline int64_t qr_value_dim(const qr_model_shape *shape, const qr_layer *layer) {
+    return shape->value_dim > 0 ? shape->value_dim : layer->head_dim;
+}
+
 /* What attention of a layer puts out for a token, and its last matrix reads. */
 static inline int64_t qr_attended_columns(const qr_model_shape *shape, const qr_layer *layer) {
-    return shape->n_heads * (shape->latent.kv_rank > 0 ? shape->latent.value_dim : layer->head_dim);
+    return shape->n_heads * qr_value_dim(shape, layer);
 }
 
 /* Experts that are not held on the device (host_experts.h). */

@@ -110,7 +110,7 @@ static void lay_heads(qr_layout *layout, const qrun_model *model, const layer_ki
     }
     const size_t act = qr_dtype_bytes(model->act_dtype);
     if (s->attn_gated) { QR_LAY(layout, layer->buffers.q_gate, t * qr_gate_columns(s), sizeof(float)); }
-    if (s->attn_gated || qr_latent_pads_values(s)) { QR_LAY(layout, layer->buffers.ungated, t * kinds->heads, act); }
+    if (s->attn_gated || qr_model_pads_values(s)) { QR_LAY(layout, layer->buffers.ungated, t * kinds->heads, act); }
     if (s->latent.kv_rank == 0) { return; }
     QR_LAY(layout, layer->buffers.latent, t * qr_latent_columns(s), sizeof(float));
     QR_LAY(layout, layer->buffers.q_latent, t * s->latent.query_rank, act);

@@ -529,6 +529,44 @@ qrun_status qr_pass_attend_backward(qr_train_pass *pass, const qr_layer *layer, 
     return qr_attention_packed_backward(pass->backend, &args, pass->workspace, err);
 }
 
+/* b.kv_up = the gradient of values without what is behind them, from dqkv. */
+static qrun_status take_short_values(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_copy_heads_args args = {.src = pass->b.dqkv + (s->n_heads + layer->n_kv_heads) * layer->head_dim,
+                                     .dst = pass->b.kv_up,
+                                     .n_rows = pass->n_tokens,
+                                     .n_heads = layer->n_kv_heads,
+                                     .dim = s->value_dim,
+                                     .src_stride = qr_qkv_columns(s, layer),
+                                     .src_head_stride = layer->head_dim,
+                                     .dst_stride = layer->n_kv_heads * s->value_dim,
+                                     .dst_head_stride = s->value_dim};
+    return qr_copy_heads(pass->backend, &args, pass->workspace, err);
+}
+
+/* dattended [T, H · HD] of `dvalues` [T, H · value_dim], zeros behind them. */
+static qrun_status pad_values(qr_train_pass *pass, const float *dvalues, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const int64_t row = s->n_heads * s->head_dim;
+    const qr_copy_heads_args values = {.src = dvalues,
+                                       .dst = pass->b.dattended,
+                                       .n_rows = pass->n_tokens,
+                                       .n_heads = s->n_heads,
+                                       .dim = s->value_dim,
+                                       .src_stride = s->n_heads * s->value_dim,
+                                       .src_head_stride = s->value_dim,
+                                       .dst_stride = row,
+                                       .dst_head_stride = s->head_dim};
+    const qr_copy_heads_args zeros = {.dst = pass->b.dattended + s->value_dim,
+                                      .n_rows = pass->n_tokens,
+                                      .n_heads = s->n_heads,
+                                      .dim = s->head_dim - s->value_dim,
+                                      .dst_stride = row,
+                                      .dst_head_stride = s->head_dim};
+    QR_RETURN_IF_ERROR(qr_copy_heads(pass->backend, &values, pass->workspace, err));
+    return qr_copy_heads(pass->backend, &zeros, pass->workspace, err);
+}
+
 qrun_status qr_pass_attention_heads_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     if (s->latent.kv_rank > 0) { return qr_pass_latent_heads_backward(pass, layer, err); }
@@ -539,8 +577,11 @@ qrun_status qr_pass_attention_heads_backward(qr_train_pass *pass, const qr_layer
     if (has_gated_q) { QR_RETURN_IF_ERROR(gated_queries_backward(pass, layer, err)); }
     for (int i = has_gated_q ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
         const qr_linear_layer *linear = &layer->attn_in[i];
-        QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, linear, normed, pass->b.dqkv + linear->out_offset,
-                                                   qr_qkv_columns(s, layer), pass->b.dnormed, i > 0, err));
+        const bool is_short = qr_layer_makes_short_values(s, layer, linear);
+        const float *dy = is_short ? pass->b.kv_up : pass->b.dqkv + linear->out_offset;
+        const int64_t stride = is_short ? linear->weight.desc.rows : qr_qkv_columns(s, layer);
+        if (is_short) { QR_RETURN_IF_ERROR(take_short_values(pass, layer, err)); }
+        QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, linear, normed, dy, stride, pass->b.dnormed, i > 0, err));
     }
     if (!s->attn_gate_apart) { return QRUN_OK; }
     return qr_pass_linear_backward(pass, &layer->attn_gate, normed, pass->b.dq_gate, qr_gate_columns(s),
@@ -552,11 +593,11 @@ qrun_status qr_pass_attention_out_backward(qr_train_pass *pass, const qr_layer *
     const float *dbranch;
     qr_timeline_part(pass->backend, qr_layer_part(pass->model, layer));
     QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_attn_norm, b->attn_branch, layer->out_scale, &dbranch, err));
-    const bool padded = qr_latent_pads_values(&pass->model->shape);
+    const bool padded = qr_model_pads_values(&pass->model->shape);
     float *dvalues = padded ? pass->b.kv_up : pass->b.dattended;
     QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->attn_out, b->attended, dbranch, pass->model->shape.hidden,
                                                dvalues, false, err));
-    return padded ? qr_pass_latent_pad_values(pass, dvalues, err) : QRUN_OK;
+    return padded ? pad_values(pass, dvalues, err) : QRUN_OK;
 }
 
 qrun_status qr_pass_attention_norm_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {

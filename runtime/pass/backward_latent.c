@@ -39,15 +39,6 @@ static qrun_status copy_heads(qr_train_pass *pass, const float *src, int64_t src
     return dim > 0 ? qr_copy_heads(pass->backend, &args, pass->workspace, err) : QRUN_OK;
 }
 
-qrun_status qr_pass_latent_pad_values(qr_train_pass *pass, const float *dvalues, qr_error *err) {
-    const qr_model_shape *s = &pass->model->shape;
-    const int64_t values = s->latent.value_dim, padding = s->head_dim - values, row = s->n_heads * s->head_dim;
-    float *dst = pass->b.dattended;
-    QR_RETURN_IF_ERROR(
-        copy_heads(pass, dvalues, s->n_heads * values, values, dst, row, s->head_dim, s->n_heads, values, false, err));
-    return copy_heads(pass, NULL, 0, 0, dst + values, row, s->head_dim, s->n_heads, padding, false, err);
-}
-
 /* dx [T, dim], rows dx_stride apart, of a latent before its norm, from dy [T, dim] of the one after it. */
 static qrun_status norm_backward(qr_train_pass *pass, const qr_norm *norm, const float *x, const float *dy, float *dx,
                                  int64_t dx_stride, qr_error *err) {

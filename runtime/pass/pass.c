@@ -15,7 +15,7 @@ qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const
         .q = qkv,
         .k = qkv + s->n_heads * layer->head_dim,
         .v = qkv + (s->n_heads + layer->n_kv_heads) * layer->head_dim,
-        .dst = s->attn_gated || qr_latent_pads_values(s) ? kept->buffers.ungated : kept->buffers.attended,
+        .dst = s->attn_gated || qr_model_pads_values(s) ? kept->buffers.ungated : kept->buffers.attended,
         .dst_dtype = pass->model->act_dtype,
         .lse = kept->lse,
         .seq_start = pass->b.seq_start,
@@ -74,7 +74,7 @@ qr_layer_pass qr_pass_layer(qr_train_pass *pass) {
     buffers.dora = b->dora;
     buffers.recalled_normed = b->gate_work;
     buffers.by_head = b->by_head;
-    buffers.kv_up = b->kv_up;
+    buffers.kv_up = buffers.values = b->kv_up;
     const qr_lora_layers *lora = &pass->parameters->lora;
     return (qr_layer_pass){
         .model = pass->model,

@@ -131,7 +131,8 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     recurrent.part = qr_recurrent_part(model);
     mlp.part = QR_PART_MLP;
     if (s->attn_gated) { QR_LAY(&layout, b->dq_gate, t * qr_gate_columns(s), f32); }
-    QR_LAY(&layout, b->kv_up, rows * qr_latent_up_columns(s), f32);
+    const int64_t short_columns = qr_model_pads_values(s) ? s->n_heads * s->value_dim : 0;
+    QR_LAY(&layout, b->kv_up, rows * qr_max(qr_latent_up_columns(s), short_columns), f32);
     QR_LAY(&layout, b->dlatent, rows * qr_pass_latent_work_columns(s), f32);
     QR_LAY(&recurrent, b->dconved, t * s->recurrent.channels, f32);
     QR_LAY(&recurrent, b->gate_work, gate_work_parts(&s->recurrent) * rows * s->recurrent.values, f32);

@@ -22,7 +22,8 @@ typedef struct qr_pass_buffers {
                          * space [2, N, values], what it gives and the gradient of that */
     float *by_head;     /* [N, columns]: of qr_layer_buffers, and its gradient */
     float *kv_up;       /* [N, H, plain_dim + value_dim] of qr_layer_buffers, and its gradient; models with latent
-                         * attention only, as the next */
+                         * attention only, as the next. Of others with short values [N, H · value_dim]: what is in
+                         * buffers.values, and gradients of heads without what is behind them */
     float *dlatent;     /* [N, …]: parts that backward_latent.c names */
     float *dgated;      /* [N, M], or [S, M] of experts, S = N · top_k; where dattended and dqkv are, or
                          * with tiles dqkv alone, while attention has its turn */
@@ -189,9 +190,7 @@ qrun_status qr_pass_rms_norm_backward(qr_train_pass *pass, const qr_norm *norm, 
 /* qr_layer_rotate backward: of gradients, in place. */
 qrun_status qr_pass_rotate_back(qr_train_pass *pass, int32_t rope_kind, float *dheads, int64_t n_heads,
                                 int64_t head_dim, int64_t stride, qr_error *err);
-/* Of latent attention (backward_latent.c): dattended [T, H · HD] of `dvalues` [T, H · value_dim], zeros behind them;
- * and from dqkv to dnormed. */
-qrun_status qr_pass_latent_pad_values(qr_train_pass *pass, const float *dvalues, qr_error *err);
+/* Of latent attention (backward_latent.c), from dqkv to dnormed. */
 qrun_status qr_pass_latent_heads_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 int64_t qr_pass_latent_work_columns(const qr_model_shape *shape); /* of b.dlatent */
 /* The same of each kind (backward_delta.c, backward_conv.c, backward_space.c). */

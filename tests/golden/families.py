@@ -802,6 +802,12 @@ FAMILIES = [
                    num_experts=7, num_experts_per_tok=3, rms_norm_eps=2e-3) | _rope("default", 10000.0),
            "the same with RMSNorm and a softmax over those chosen, without dense layers", prompt_lengths=(1, 7, 33),
            older_config=dict(sliding_window_pattern=4)),
+    Family("mimo-v2-flash", "mimo_v2_flash",
+           _config(48, 6, 1, 3, 68, head_dim=24, v_head_dim=16, tie_word_embeddings=False, n_routed_experts=6,
+                   num_experts_per_tok=2, moe_intermediate_size=20, sliding_window=6, rms_norm_eps=2e-3,
+                   attention_value_scale=0.6, routed_scaling_factor=1.3),
+           "values shorter than keys, with a factor; windows with sinks, more heads of keys and another base; a third of "
+           "a head rotates; 2 of 6 experts chosen by sigmoids plus a bias", prompt_lengths=(1, 5, 9, 17)),
     Family("deepseek-v2-groups", "deepseek_v2",
            _config(48, 3, 3, 2, 76, tie_word_embeddings=False, q_lora_rank=None, kv_lora_rank=20, qk_nope_head_dim=16,
                    qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=12, num_experts_per_tok=3,

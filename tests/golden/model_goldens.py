@@ -199,6 +199,20 @@ def _older_qwen2_vl_config(config):
                                 rope_scaling=dict(type="mrope", mrope_section=rope["mrope_section"]))
 
 
+def _older_mimo_config(config):
+    """The keys of the published folder."""
+    rope = config.pop("rope_parameters")
+    slides = [int(kind == "sliding_attention") for kind in config.pop("layer_types")]
+    sparse = [int(kind == "sparse") for kind in config.pop("mlp_layer_types")]
+    return config | dict(
+        layernorm_epsilon=config.pop("rms_norm_eps"), rope_theta=rope["full_attention"]["rope_theta"],
+        swa_rope_theta=rope["sliding_attention"]["rope_theta"], partial_rotary_factor=0.334, hybrid_layer_pattern=slides,
+        moe_layer_freq=sparse, sliding_window_size=config["sliding_window"] - 1, n_shared_experts=None,
+        swa_num_key_value_heads=2 * config["num_key_value_heads"], swa_num_attention_heads=config["num_attention_heads"],
+        swa_head_dim=config["head_dim"], swa_v_head_dim=config["v_head_dim"], add_full_attention_sink_bias=False,
+        add_swa_attention_sink_bias=True, scoring_func="sigmoid", topk_method="noaux_tc")
+
+
 def older_config(family, folder):
     """The folder's config.json as transformers before version 5 wrote it, which is how models on the hub look."""
     config = json.loads((folder / "config.json").read_text())
@@ -215,6 +229,8 @@ def older_config(family, folder):
         return config
     if family.model_type.startswith("lfm"):
         return _older_lfm_config(family, config)
+    if family.model_type == "mimo_v2_flash":
+        return _older_mimo_config(config)
     if family.model_type == "mellum":   # younger than transformers 5
         return config
     config.pop("layer_types", None)

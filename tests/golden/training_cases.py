@@ -53,6 +53,7 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "flex-olmo": ATTENTION,
            "afmoe": ATTENTION,
            "axk1": LATENT,
+           "mimo-v2-flash": ATTENTION,
            "kolibri1": ATTENTION,
            "nemotron": ATTENTION + ["up_proj", "down_proj"],
            "nanochat": ATTENTION + ["fc1", "fc2"],
@@ -122,6 +123,7 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("flex-olmo", "flex-olmo", "attention, A and B random"),
     Adapter("afmoe", "afmoe", "attention but its gates, A and B random"),
     Adapter("axk1", "axk1", "attention, A and B random"),
+    Adapter("mimo-v2-flash", "mimo-v2-flash", "attention, A and B random"),
     Adapter("kolibri1", "kolibri1", "attention, A and B random"),
     Adapter("nemotron", "nemotron", "every linear layer; A and B random"),
     Adapter("nanochat", "nanochat", "every linear layer; A and B random"),
@@ -255,6 +257,8 @@ def by_matrix(base, tensors):
         if base == "mixtral":
             name = name.replace(".mlp.", ".block_sparse_moe.")
         name = folder_name(name)
+        if base == "mimo-v2-flash":
+            name = name.replace(".self_attn.sinks", ".self_attn.attention_sink_bias")
         if name.endswith(("experts.gate_up_proj", "experts.up_proj", "experts.down_proj")):
             result |= dict(_matrices_of_stack(base, name, tensor))
         else:

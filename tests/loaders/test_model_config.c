@@ -787,6 +787,53 @@ static void test_axk1(void) {
     qr_model_config_free(&c);
 }
 
+/* With the keys of the published folder, and with transformers'. */
+static void test_mimo_v2_flash(void) {
+    PARSE("{'model_type':'mimo_v2_flash','num_hidden_layers':8,'hidden_size':4096,'num_attention_heads':64,"
+          "'num_key_value_heads':4,'head_dim':192,'v_head_dim':128,'layernorm_epsilon':2e-5,'rope_theta':5000000,"
+          "'swa_rope_theta':20000,'partial_rotary_factor':0.334,'sliding_window':128,'sliding_window_size':128,"
+          "'hybrid_layer_pattern':[0,1,1,0,1,1,1,0],'moe_layer_freq':[0,1,1,1,0,1,1,1],'n_shared_experts':null,"
+          "'routed_scaling_factor':null,'attention_value_scale':0.5,'swa_num_key_value_heads':8,'swa_head_dim':192,"
+          "'swa_v_head_dim':128,'swa_num_attention_heads':64,'add_swa_attention_sink_bias':true,"
+          "'add_full_attention_sink_bias':false,'scoring_func':'sigmoid','topk_method':'noaux_tc'}");
+    CHECK(c.head_dim == 192 && c.value_dim == 128 && c.sliding_window == 129 && c.norm_eps == 2e-5);
+    CHECK(c.attention.full.n_kv_heads == 4 && c.attention.sliding.n_kv_heads == 8 && c.sinks_in_windows);
+    CHECK(c.rope.theta == 5e6 && c.rope_local.theta == 2e4);
+    CHECK(c.rope.rotary_dim == 64 && c.rope_local.rotary_dim == 64);
+    CHECK(!c.layer_slides[0] && c.layer_slides[2] && !c.layer_slides[3] && !c.layer_slides[7]);
+    CHECK(!c.experts.layer_has_experts[0] && c.experts.layer_has_experts[3] && !c.experts.layer_has_experts[4]);
+    CHECK(c.experts.share_factor == 1 && c.attention_out_multiplier == 0.5 && c.experts.has_choice_bias);
+    CHECK(!c.qkv_bias && !c.o_bias && c.experts.shared_intermediate_size == 0);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'mimo_v2_flash','num_hidden_layers':7,'attention_value_scale':null,'rope_parameters':"
+                "{'full_attention':{'rope_type':'default','rope_theta':3e6,'partial_rotary_factor':0.5},"
+                "'sliding_attention':{'rope_type':'default','rope_theta':7000}}}",
+                &c, NULL) == QRUN_OK);
+    CHECK(c.rope.theta == 3e6 && c.rope_local.theta == 7e3 && c.attention_out_multiplier == 1);
+    CHECK(c.rope.rotary_dim == 96 && c.rope_local.rotary_dim == 64 && c.sliding_window == 129);
+    for (int64_t l = 0; l < 7; l++) { CHECK(c.layer_slides[l] == (l != 0 && l != 5)); }
+    CHECK(!c.experts.layer_has_experts[0] && c.experts.layer_has_experts[1] && c.attention.sliding.n_kv_heads == 8);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'mimo_v2_flash','v_head_dim':256}", QRUN_ERROR_UNSUPPORTED, "\"v_head_dim\" 256");
+    check_refused("{'model_type':'mimo_v2_flash','swa_v_head_dim':192}", QRUN_ERROR_UNSUPPORTED, "\"swa_v_head_dim\"");
+    check_refused("{'model_type':'mimo_v2_flash','swa_head_dim':128}", QRUN_ERROR_UNSUPPORTED, "\"swa_head_dim\"");
+    check_refused("{'model_type':'mimo_v2_flash','swa_num_attention_heads':32}", QRUN_ERROR_UNSUPPORTED,
+                  "\"swa_num_attention_heads\" of 32");
+    check_refused("{'model_type':'mimo_v2_flash','add_full_attention_sink_bias':true}", QRUN_ERROR_UNSUPPORTED,
+                  "\"add_full_attention_sink_bias\": true");
+    check_refused("{'model_type':'mimo_v2_flash','add_swa_attention_sink_bias':false}", QRUN_ERROR_UNSUPPORTED,
+                  "\"add_swa_attention_sink_bias\": false");
+    check_refused("{'model_type':'mimo_v2_flash','n_shared_experts':1}", QRUN_ERROR_UNSUPPORTED,
+                  "\"n_shared_experts\"");
+    check_refused("{'model_type':'mimo_v2_flash','num_hidden_layers':2,'hybrid_layer_pattern':[0]}", QRUN_ERROR_INPUT,
+                  "\"hybrid_layer_pattern\" should be a list of 0 or 1 for each of 2 layers");
+    check_refused("{'model_type':'mimo_v2_flash','num_hidden_layers':2,'moe_layer_freq':[0,2]}", QRUN_ERROR_INPUT,
+                  "\"moe_layer_freq\" should be a list of 0 or 1");
+    check_refused("{'model_type':'mimo_v2_flash','swa_num_key_value_heads':7}", QRUN_ERROR_INPUT,
+                  "7 key/value heads of windows");
+    check_refused("{'model_type':'mimo_v2'}", QRUN_ERROR_UNSUPPORTED, "the nearest that works is MiMo-V2-Flash");
+}
+
 static void test_kolibri1(void) {
     PARSE("{'model_type':'kolibri1','num_hidden_layers':6,'norm_topk_prob':true,'shared_expert_intermediate_size':64}");
     for (int64_t l = 0; l < 6; l++) {
@@ -1989,6 +2036,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_flex_olmo);
     CHECK_RUN(test_afmoe);
     CHECK_RUN(test_axk1);
+    CHECK_RUN(test_mimo_v2_flash);
     CHECK_RUN(test_kolibri1);
     CHECK_RUN(test_nemotron);
     CHECK_RUN(test_nanochat);

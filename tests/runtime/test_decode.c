@@ -170,6 +170,7 @@ static void test_host_experts(void) {
         {"models/nemotron-h-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
         {"models/deepseek-v3-groups", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
         {"models/deepseek-v2", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
+        {"models/mimo-v2-flash", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
     };
     for (size_t i = 0; i < sizeof crowds / sizeof crowds[0]; i++) { check_crowd(&crowds[i]); }
 }
