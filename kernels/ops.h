@@ -424,7 +424,7 @@ enum { QR_CONV_MAX_KERNEL = 8 };
 /* gated_delta: the gated delta rule (Yang et al., "Gated Delta Networks", 2024) as Qwen3-Next and Qwen3.5 have it. For
  * a token and value head h, with q and k of key head h / (n_value_heads / n_key_heads):
  *     q' = q / sqrt(sum q² + 1e-6) / sqrt(key_dim), k' = k / sqrt(sum k² + 1e-6),
- *     decay = exp(−exp(a_log[h]) · softplus(a[h] + dt_bias[h])), beta = sigmoid(b[h]),
+ *     decay = exp(−exp(a_log[h]) · softplus(a[h] + dt_bias[h])), beta = sigmoid(b[h]), or twice that,
  *     delta = beta · (v − decay · stateᵀ k'), state = decay · state + k' deltaᵀ, dst = stateᵀ q'.
  * The state is [n_value_heads, key_dim, value_dim]. */
 typedef struct qr_gated_delta_args {
@@ -435,6 +435,7 @@ typedef struct qr_gated_delta_args {
     float *dst;                   /* [n_tokens, n_value_heads · value_dim] contiguous */
     int64_t n_tokens, qkv_stride, ab_stride;
     int32_t n_key_heads, n_value_heads, key_dim, value_dim; /* n_key_heads divides n_value_heads */
+    bool doubles_beta; /* OLMo Hybrid: a state may be overwritten by the opposite of what it holds */
     qr_recurrence sequences;
 } qr_gated_delta_args;
 

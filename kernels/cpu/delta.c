@@ -126,7 +126,8 @@ static void prepare_range(const void *arg, int64_t begin, int64_t end) {
         for (int64_t h = 0; h < a->n_value_heads; h++) {
             const float softplus = recurrence_softplus(a->a[t * a->ab_stride + h] + a->dt_bias[h]);
             out->decay[t * a->n_value_heads + h] = expf(-expf(a->a_log[h]) * softplus);
-            out->beta[t * a->n_value_heads + h] = recurrence_sigmoid(a->b[t * a->ab_stride + h]);
+            const float beta = recurrence_sigmoid(a->b[t * a->ab_stride + h]);
+            out->beta[t * a->n_value_heads + h] = a->doubles_beta ? 2.0F * beta : beta;
         }
     }
 }

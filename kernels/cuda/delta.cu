@@ -80,7 +80,8 @@ __global__ void delta_prepare_kernel(qr_gated_delta_args a, delta_tokens tokens)
     for (int32_t h = static_cast<int32_t>(threadIdx.x); h < a.n_value_heads; h += DELTA_TOKEN_THREADS) {
         const float step = softplus(a.a[t * a.ab_stride + h] + a.dt_bias[h]);
         tokens.decay[t * a.n_value_heads + h] = expf(-expf(a.a_log[h]) * step);
-        tokens.beta[t * a.n_value_heads + h] = sigmoid(a.b[t * a.ab_stride + h]);
+        const float beta = sigmoid(a.b[t * a.ab_stride + h]);
+        tokens.beta[t * a.n_value_heads + h] = a.doubles_beta ? 2.0F * beta : beta;
     }
 }
 

@@ -159,7 +159,7 @@ static void token_backward(delta_head *h, int64_t token, const float *before, do
     for (int32_t j = 0; j < f->value_dim; j++) { row[in.v_at + j] = (float)(in.beta * h->ddelta[j]); }
     const double dsoftplus = -in.rate * in.decay * ddecay, da = dsoftplus * in.slope;
     args->da[token * args->dab_stride + h->head] = (float)da;
-    args->db[token * args->dab_stride + h->head] = (float)(dbeta * in.beta * (1.0 - in.beta));
+    args->db[token * args->dab_stride + h->head] = (float)(dbeta * in.beta * (1.0 - in.b_sigmoid));
     h->da_log += dsoftplus * in.softplus;
     h->ddt_bias += da;
 }

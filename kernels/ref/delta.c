@@ -104,7 +104,8 @@ void qr_ref_delta_token(const qr_gated_delta_args *args, int64_t token, int32_t 
     in->slope = qr_ref_sigmoid(x);
     in->rate = exp((double)args->a_log[head]);
     in->decay = exp(-in->rate * in->softplus);
-    in->beta = qr_ref_sigmoid((double)args->b[token * args->ab_stride + head]);
+    in->b_sigmoid = qr_ref_sigmoid((double)args->b[token * args->ab_stride + head]);
+    in->beta = in->b_sigmoid * (args->doubles_beta ? 2.0 : 1.0);
 }
 
 double qr_ref_delta_column(const qr_gated_delta_args *args, const qr_ref_delta_inputs *in, float *state, int32_t j,

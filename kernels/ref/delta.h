@@ -12,7 +12,7 @@ typedef struct qr_ref_delta_inputs {
     double q_scale, k_scale;  /* q' = q_scale · q, k' = k_scale · k */
     double softplus, slope;   /* of a + dt_bias, and its derivative */
     double rate;              /* exp(a_log) */
-    double decay, beta;
+    double decay, beta, b_sigmoid;
 } qr_ref_delta_inputs;
 
 double qr_ref_sigmoid(double x);

@@ -907,6 +907,8 @@ static void test_conv1d_causal(void) {
 enum { KEY_HEADS = 2, VALUE_HEADS = 4, KEY_DIM = 3, VALUE_DIM = 2, VALUES = VALUE_HEADS * VALUE_DIM };
 enum { QKV = 2 * KEY_HEADS * KEY_DIM + VALUES, AB = 2 * VALUE_HEADS };
 
+static bool doubles_beta;
+
 /* x: q, k and v; u: a and b; w: a_log; bias: dt_bias. */
 static qr_gated_delta_args delta_args(void) {
     return (qr_gated_delta_args){.qkv = x,
@@ -922,6 +924,7 @@ static qr_gated_delta_args delta_args(void) {
                                  .n_value_heads = VALUE_HEADS,
                                  .key_dim = KEY_DIM,
                                  .value_dim = VALUE_DIM,
+                                 .doubles_beta = doubles_beta,
                                  .sequences = two_sequences};
 }
 
@@ -931,8 +934,9 @@ static void forward_delta(void) {
     CHECK_MSG(qr_gated_delta(ref, &args, workspace, &err) == QRUN_OK, "%s", err.message);
 }
 
-static void test_gated_delta(void) {
+static void check_gated_delta(bool doubles) {
     const function f = {forward_delta, y, dy, DELTA_TOKENS * VALUES};
+    doubles_beta = doubles;
     begin_case(41);
     fill(w, VALUE_HEADS, 410, 0.25); /* the fifth derivative is of the order of exp(5 a_log) */
     RUN(gated_delta_backward, {.forward = delta_args(),
@@ -948,6 +952,11 @@ static void test_gated_delta(void) {
     check_gradient(&f, "gated_delta, a and b", u, (int64_t)DELTA_TOKENS * AB, du);
     check_gradient(&f, "gated_delta, a_log", w, VALUE_HEADS, dw);
     check_gradient(&f, "gated_delta, dt_bias", bias, VALUE_HEADS, dbias);
+}
+
+static void test_gated_delta(void) {
+    check_gated_delta(false);
+    check_gated_delta(true);
 }
 
 enum { SPACE_HEADS = 4, SPACE_GROUPS = 2, SPACE_DIM = 3, SPACE_STATE = 2, SPACE_VALUES = SPACE_HEADS * SPACE_DIM };

@@ -10,7 +10,8 @@ typedef struct delta_case {
     int32_t key_heads, value_heads, key_dim, value_dim;
     sequences q;
     float *qkv, *ab, *a_log, *dt_bias, *states, *dy, *sums;
-    int32_t cut;         /* a call computes so many tokens of one sequence; 0: one call for all */
+    int32_t cut; /* a call computes so many tokens of one sequence; 0: one call for all */
+    bool doubles_beta;
     bool without_states; /* as training runs it */
 } delta_case;
 
@@ -65,6 +66,7 @@ static qr_gated_delta_args inputs_of(op_run *run, const delta_case *c) {
         .n_value_heads = c->value_heads,
         .key_dim = c->key_dim,
         .value_dim = c->value_dim,
+        .doubles_beta = c->doubles_beta,
     };
 }
 
@@ -114,7 +116,7 @@ static void exec_states(op_run *run, const void *data, int64_t first, int64_t n_
 
 /* A token of a value head: what enters the recurrence, and magnitudes that its sums add up. */
 typedef struct token_sizes {
-    double q_scale, k_scale, decay, beta, rate, slope, softplus;
+    double q_scale, k_scale, decay, beta, b_sigmoid, rate, slope, softplus;
     const float *q, *k, *v;
 } token_sizes;
 
@@ -136,7 +138,8 @@ static token_sizes sizes_at(const delta_case *c, int64_t token, int32_t head) {
     t.slope = 1.0 / (1.0 + exp(-x));
     t.rate = exp((double)c->a_log[head]);
     t.decay = exp(-t.rate * t.softplus);
-    t.beta = 1.0 / (1.0 + exp(-(double)ab[c->value_heads + head]));
+    t.b_sigmoid = 1.0 / (1.0 + exp(-(double)ab[c->value_heads + head]));
+    t.beta = t.b_sigmoid * (c->doubles_beta ? 2.0 : 1.0);
     return t;
 }
 
@@ -240,13 +243,16 @@ static void check_gated_delta(delta_case c) {
 
 static const struct {
     int32_t key_heads, value_heads, key_dim, value_dim;
-} shapes[] = {{1, 1, 1, 1}, {2, 6, 5, 7}, {3, 3, 24, 17}, {1, 2, 64, 80}, {2, 4, 128, 128}};
+    bool doubles_beta;
+} shapes[] = {{1, 1, 1, 1, false},   {2, 6, 5, 7, false},     {3, 3, 24, 17, false},
+              {1, 2, 64, 80, false}, {2, 4, 128, 128, false}, {2, 2, 20, 40, true}};
 
 void test_op_gated_delta(void) {
     static const int32_t lengths[] = {33, 7, 1, 20};
     for (size_t i = 0; i < QR_COUNT_OF(shapes); i++) {
         delta_case c = make_case(shapes[i].key_heads, shapes[i].value_heads, shapes[i].key_dim, shapes[i].value_dim,
                                  i == 0 ? 1 : 4, lengths);
+        c.doubles_beta = shapes[i].doubles_beta;
         check_gated_delta(c);
         c.without_states = true;
         check_gated_delta(c);
@@ -336,7 +342,7 @@ static void token_magnitudes(magnitudes *m, int32_t s, int64_t t, int32_t head, 
     add_normed(in.k, in.k_scale, in.k_scale * in.k_scale, dk, c->key_dim, dqkv + (in.k - row));
     const double dsoftplus = in.rate * in.decay * ddecay;
     m->ab[token * 2 * c->value_heads + head] = dsoftplus * in.slope;
-    m->ab[(token * 2 + 1) * c->value_heads + head] = dbeta * in.beta * (1.0 - in.beta);
+    m->ab[(token * 2 + 1) * c->value_heads + head] = dbeta * in.beta * (1.0 - in.b_sigmoid);
     m->sums[head] += dsoftplus * in.softplus;
     m->sums[c->value_heads + head] += dsoftplus * in.slope;
 }
@@ -403,8 +409,9 @@ void test_op_gated_delta_backward(void) {
     static const int32_t lengths[] = {33, 1, 20, 5}, long_ones[] = {150, 64, 65};
     for (size_t i = 1; i < QR_COUNT_OF(shapes); i++) {
         const bool is_long = i == 1;
-        const delta_case c = make_case(shapes[i].key_heads, shapes[i].value_heads, shapes[i].key_dim,
-                                       shapes[i].value_dim, is_long ? 3 : 4, is_long ? long_ones : lengths);
+        delta_case c = make_case(shapes[i].key_heads, shapes[i].value_heads, shapes[i].key_dim, shapes[i].value_dim,
+                                 is_long ? 3 : 4, is_long ? long_ones : lengths);
+        c.doubles_beta = shapes[i].doubles_beta;
         check_gated_delta_backward(&c);
         free_case(&c);
     }
