@@ -508,7 +508,9 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
     config->query_pre_attn_scalar = (double)config->head_dim;
     config->scale_embeddings = config->norm_adds_one = is_gemma || is_gemma_1;
     if (config->family == QR_FAMILY_NEMOTRON) { config->norm_adds_one = true; }
-    if (s->defaults->recurrent == QR_RECURRENT_DELTA) { config->norm_adds_one = config->attn_output_gate = true; }
+    if (s->defaults->recurrent == QR_RECURRENT_DELTA && config->family != QR_FAMILY_OLMO_HYBRID) {
+        config->norm_adds_one = config->attn_output_gate = true;
+    }
     config->attn_sinks = s->defaults->has_sinks;
     if (is_gemma) {
         config->query_pre_attn_scalar = 256;
@@ -873,8 +875,17 @@ static qrun_status read_rotated_count(const source *s, const qr_model_config *co
     return QRUN_OK;
 }
 
+/* OLMo Hybrid as published has no positions: it says so by a base that is null. */
+static bool has_null_theta(const source *s) {
+    static const char key[] = "rope_theta";
+    const qr_json *parameters = qr_json_get(s->json, "rope_parameters");
+    const qr_json *theta = qr_json_get(cJSON_IsObject(parameters) ? parameters : s->json, key);
+    return theta != NULL && qr_json_is_null(theta);
+}
+
 static qrun_status read_rope(const source *s, qr_model_config *config) {
-    config->has_rope = config->family != QR_FAMILY_GPT2 && config->family != QR_FAMILY_NEMOTRON_H;
+    config->has_rope = config->family != QR_FAMILY_GPT2 && config->family != QR_FAMILY_NEMOTRON_H &&
+                       (config->family != QR_FAMILY_OLMO_HYBRID || !has_null_theta(s));
     if (!config->has_rope) { return QRUN_OK; }
     const bool has_latent = config->latent.kv_rank > 0;
     qr_rope_context context = {.what = s->what,
@@ -1049,6 +1060,7 @@ static qrun_status read_all(source *s, qr_model_config *config) {
                                             .conv_kernel = s->defaults->conv_kernel,
                                             .n_layers = config->n_layers,
                                             .hidden_size = config->hidden_size,
+                                            .n_heads = config->family == QR_FAMILY_OLMO_HYBRID ? config->n_heads : 0,
                                             .has_windows = s->defaults->window != QR_WINDOW_NEVER,
                                             .beside_attention = s->defaults->state_beside_attention,
                                             .attending_key = s->defaults->attending_key,

@@ -13,7 +13,7 @@ static const char FULL[] = "full_attention", SLIDING[] = "sliding_attention";
 typedef struct source {
     const qr_json *json;
     const char *what;
-    int64_t n_layers, hidden_size;
+    int64_t n_layers, hidden_size, n_heads;
     bool has_windows;
     bool beside_attention;
     const char *attending_key;
@@ -72,11 +72,13 @@ static qrun_status read_listed(const source *s, const qr_json *list, qr_recurren
                    (long long)s->n_layers, qr_plural(s->n_layers));
 }
 
-/* Every full_attention_interval-th layer attends. */
+/* Every full_attention_interval-th layer attends; of OLMo Hybrid every fourth, or the last where there is none. */
 static qrun_status read_interval(const source *s, bool *layers) {
     int64_t interval = 4;
-    QR_RETURN_IF_ERROR(get_int(s, "full_attention_interval", 1, 1 << 12, &interval));
+    const bool is_olmo = s->n_heads > 0;
+    if (!is_olmo) { QR_RETURN_IF_ERROR(get_int(s, "full_attention_interval", 1, 1 << 12, &interval)); }
     for (int64_t l = 0; l < s->n_layers; l++) { layers[l] = (l + 1) % interval != 0; }
+    if (is_olmo && s->n_layers < interval) { layers[s->n_layers - 1] = false; }
     return QRUN_OK;
 }
 
@@ -166,10 +168,24 @@ static qrun_status check_sizes(const source *s, const qr_recurrent_config *confi
     return QRUN_OK;
 }
 
+/* OLMo Hybrid: what it does otherwise, and sizes that follow from others unless they are given. */
+static qrun_status read_olmo_hybrid(const source *s, qr_recurrent_config *config) {
+    config->doubles_beta = true;
+    config->norm_eps = 1e-5; /* whatever config.json says */
+    config->n_key_heads = config->n_value_heads = s->n_heads;
+    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "linear_allow_neg_eigval", &config->doubles_beta, s->what, s->err));
+    QR_RETURN_IF_ERROR(get_int(s, "linear_num_key_heads", 1, 1 << 12, &config->n_key_heads));
+    config->key_dim = qr_max(3 * s->hidden_size / (4 * config->n_key_heads), 1);
+    QR_RETURN_IF_ERROR(get_int(s, "linear_key_head_dim", 1, 1 << 10, &config->key_dim));
+    config->value_dim = 2 * config->key_dim;
+    return QRUN_OK;
+}
+
 static qrun_status read_delta_sizes(const source *s, qr_recurrent_config *config) {
     config->n_key_heads = 16;
     config->n_value_heads = 32;
     config->key_dim = config->value_dim = 128;
+    if (s->n_heads > 0) { QR_RETURN_IF_ERROR(read_olmo_hybrid(s, config)); }
     const struct {
         const char *key;
         int64_t high, *value;
@@ -323,6 +339,7 @@ qrun_status qr_recurrent_config_read(const qr_json *json, const qr_recurrent_con
                       .what = context->what,
                       .n_layers = context->n_layers,
                       .hidden_size = context->hidden_size,
+                      .n_heads = context->n_heads,
                       .has_windows = context->has_windows,
                       .beside_attention = context->beside_attention,
                       .attending_key = context->attending_key,

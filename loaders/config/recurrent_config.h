@@ -25,6 +25,8 @@ typedef struct qr_recurrent_config {
     int64_t key_dim, value_dim; /* of a head; key_dim: of a state space, rows of a state */
     int64_t conv_kernel;        /* tokens that the convolution sees */
     bool has_conv_bias;
+    bool doubles_beta;     /* OLMo Hybrid: of the delta rule, what is written to a state counts twice */
+    double norm_eps;       /* OLMo Hybrid: of the delta rule's norm; 0: as the model's other norms have */
     bool beside_attention; /* Falcon-H1: every layer attends and has a state */
     bool without_norm;     /* Falcon-H1: what a state space gives goes through its gate alone */
     /* Falcon-H1: of what the first matrix makes: the gate, x, B, C and steps. */
@@ -37,6 +39,7 @@ typedef struct qr_recurrent_context {
     qr_recurrent_kind kind;
     int64_t conv_kernel; /* unless the file says */
     int64_t n_layers, hidden_size;
+    int64_t n_heads;           /* of attention: of OLMo Hybrid's delta rule too, unless the file says; else 0 */
     bool has_windows;          /* layers that attend may have one */
     bool beside_attention;     /* as qr_recurrent_config has it */
     const char *attending_key; /* lists the layers that attend; NULL: other keys say which */

@@ -34,6 +34,7 @@ qr_gated_delta_args qr_layer_delta_recall_args(const qr_layer_pass *pass, const 
                                  .n_value_heads = (int32_t)d->n_value_heads,
                                  .key_dim = (int32_t)d->key_dim,
                                  .value_dim = (int32_t)d->value_dim,
+                                 .doubles_beta = d->doubles_beta,
                                  .sequences = qr_layer_recurrence(pass, layer, qr_conv_state_floats(d))};
 }
 
@@ -49,7 +50,7 @@ qrun_status qr_layer_delta_norm(const qr_layer_pass *pass, const qr_layer *layer
                                    .dim = d->value_dim,
                                    .src_stride = d->values,
                                    .dst_stride = d->values,
-                                   .eps = pass->model->shape.norm_eps};
+                                   .eps = d->norm_eps};
     return qr_layer_op_rms_norm(pass, &args, err);
 }
 

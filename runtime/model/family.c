@@ -34,6 +34,17 @@
 #define DELTA_SPLIT                                                                                           \
     [QR_ROLE_DELTA_QKV] = LAYER "linear_attn.in_proj_qkv", [QR_ROLE_DELTA_Z] = LAYER "linear_attn.in_proj_z", \
     [QR_ROLE_DELTA_B] = LAYER "linear_attn.in_proj_b", [QR_ROLE_DELTA_A] = LAYER "linear_attn.in_proj_a"
+#define DELTA_APART                                                                                                   \
+    [QR_ROLE_RECURRENT_NORM] = LAYER "linear_attn.o_norm", [QR_ROLE_CONV] = LAYER "linear_attn.conv1d",               \
+    [QR_ROLE_RECURRENT_A_LOG] = LAYER "linear_attn.A_log", [QR_ROLE_RECURRENT_DT_BIAS] = LAYER "linear_attn.dt_bias", \
+    [QR_ROLE_DELTA_Q] = LAYER "linear_attn.q_proj", [QR_ROLE_DELTA_K] = LAYER "linear_attn.k_proj",                   \
+    [QR_ROLE_DELTA_V] = LAYER "linear_attn.v_proj", [QR_ROLE_DELTA_Z] = LAYER "linear_attn.g_proj",                   \
+    [QR_ROLE_DELTA_B] = LAYER "linear_attn.b_proj", [QR_ROLE_DELTA_A] = LAYER "linear_attn.a_proj",                   \
+    [QR_ROLE_RECURRENT_OUT] = LAYER "linear_attn.o_proj"
+/* Norms of OLMo Hybrid: before the blocks of layers with a state, after those of others. */
+#define OLMO_HYBRID                                                        \
+    .name = "olmo-hybrid", .norms_all_heads = true, .norms_by_kind = true, \
+    .conv_parts = {LAYER "linear_attn.q_conv1d", LAYER "linear_attn.k_conv1d", LAYER "linear_attn.v_conv1d"}
 #define DELTA_BY_HEAD \
     [QR_ROLE_DELTA_QKVZ] = LAYER "linear_attn.in_proj_qkvz", [QR_ROLE_DELTA_BA] = LAYER "linear_attn.in_proj_ba"
 #define STATE_SPACE                                                                                   \
@@ -165,6 +176,23 @@ static const qr_family families[] = {
      .name = "olmo3",
      .norms_all_heads = true,
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, POST_NORMS, QK_NORMS}},
+    {.family = QR_FAMILY_OLMO_HYBRID,
+     OLMO_HYBRID,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, POST_NORMS, QK_NORMS, DELTA_APART}},
+    /* As published. */
+    {.family = QR_FAMILY_OLMO_HYBRID,
+     OLMO_HYBRID,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, POST_NORMS, QK_NORMS,
+                 DELTA_APART, [QR_ROLE_ATTN_NORM] = LAYER "attention_layer_norm",
+                 [QR_ROLE_MLP_NORM] = LAYER "feedforward_layer_norm"}},
+    /* As transformers writes it: the norm after attention has that name too. */
+    {.family = QR_FAMILY_OLMO_HYBRID,
+     OLMO_HYBRID,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, QK_NORMS,
+                 DELTA_APART, [QR_ROLE_ATTN_NORM] = LAYER "attention_layer_norm",
+                 [QR_ROLE_MLP_NORM] = LAYER "feedforward_layer_norm",
+                 [QR_ROLE_POST_ATTN_NORM] = LAYER "feedforward_layer_norm",
+                 [QR_ROLE_POST_MLP_NORM] = LAYER "post_feedforward_layernorm"}},
     {.family = QR_FAMILY_QWEN2_MOE,
      .name = "qwen2-moe",
      STACKED_EXPERTS,
@@ -656,6 +684,10 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
     if (is_of_kv(role) && qr_model_config_kv_owner(config, layer) != layer) { return false; }
     if (role == QR_ROLE_V && qr_model_config_heads(config, layer).values_are_keys) { return false; }
     if (role == QR_ROLE_POST_MLP_NORM && family->norms_experts_alone) { return has_experts; }
+    if (family->norms_by_kind && (role == QR_ROLE_ATTN_NORM || role == QR_ROLE_MLP_NORM)) { return is_recurrent; }
+    if (family->norms_by_kind && (role == QR_ROLE_POST_ATTN_NORM || role == QR_ROLE_POST_MLP_NORM)) {
+        return !is_recurrent;
+    }
     if (role >= QR_ROLE_SHARED_GATE || is_vector_of_experts(role)) { return has_experts; }
     if (role >= QR_ROLE_GATE) { return !has_experts || config->experts.beside_dense; }
     if (config->recurrent.beside_attention) { return true; }
@@ -674,6 +706,9 @@ bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {
         case QR_ROLE_Q_UP:
         case QR_ROLE_KV_UP:
         case QR_ROLE_ATTN_GATE:
+        case QR_ROLE_DELTA_Q:
+        case QR_ROLE_DELTA_K:
+        case QR_ROLE_DELTA_V:
         case QR_ROLE_DELTA_QKV:
         case QR_ROLE_DELTA_Z:
         case QR_ROLE_DELTA_B:

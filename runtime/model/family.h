@@ -56,7 +56,10 @@ typedef enum qr_tensor_role {
     QR_ROLE_KV_UP,
     QR_ROLE_ATTN_GATE, /* of attention's output, where q_proj does not make it */
     QR_ROLE_ATTN_OUT,
-    QR_ROLE_DELTA_QKV, /* the gated delta rule, in place of attention */
+    QR_ROLE_DELTA_Q, /* the gated delta rule, in place of attention: q, k and v apart, */
+    QR_ROLE_DELTA_K,
+    QR_ROLE_DELTA_V,
+    QR_ROLE_DELTA_QKV, /* or in one */
     QR_ROLE_DELTA_Z,
     QR_ROLE_DELTA_B,
     QR_ROLE_DELTA_A,
@@ -116,7 +119,7 @@ static inline bool qr_role_is_buffer(qr_tensor_role role) {
 /* Whether it is of what carries a state along. */
 static inline bool qr_role_is_of_recurrence(qr_tensor_role role) {
     return (role >= QR_ROLE_RECURRENT_NORM && role <= QR_ROLE_SKIP) ||
-           (role >= QR_ROLE_DELTA_QKV && role <= QR_ROLE_RECURRENT_OUT);
+           (role >= QR_ROLE_DELTA_Q && role <= QR_ROLE_RECURRENT_OUT);
 }
 
 /* Whether a model has the module once. */
@@ -133,6 +136,8 @@ static inline bool qr_role_is_expert(qr_tensor_role role) {
 static inline bool qr_role_is_quantised(qr_tensor_role role) {
     return role >= QR_ROLE_Q && role != QR_ROLE_ROUTER && role != QR_ROLE_SHARED_SHARE;
 }
+
+enum { QR_CONV_PARTS = 3 };
 
 typedef struct qr_family {
     qr_model_family family;
@@ -152,9 +157,12 @@ typedef struct qr_family {
     struct {
         const char *in_memory, *in_files;
     } renamed[5];
-    bool writes_stacks;        /* how published folders have experts, for one that is made from no other */
-    const char *prefixes[4];   /* NULL-terminated; besides "" (qr_family_prefix) */
-    bool has_frame;            /* adapters have prefixes[0] before all names, whatever the checkpoint has */
+    bool writes_stacks;      /* how published folders have experts, for one that is made from no other */
+    const char *prefixes[4]; /* NULL-terminated; besides "" (qr_family_prefix) */
+    bool has_frame;          /* adapters have prefixes[0] before all names, whatever the checkpoint has */
+    /* What files may have in place of QR_ROLE_CONV, one after the other: its channels of q, k and v; NULL: nothing. */
+    const char *conv_parts[QR_CONV_PARTS];
+    bool norms_by_kind;        /* layers that attend have norms after their blocks alone, those with a state before */
     bool norms_experts_alone;  /* QR_ROLE_POST_MLP_NORM is of layers with experts; files have it of all */
     bool choice_bias_may_lack; /* files may be without QR_ROLE_CHOICE_BIAS: it is 0 then */
     bool choice_bias_is_row;   /* [1, E] in files, not [E] */

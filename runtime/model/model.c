@@ -41,6 +41,8 @@ qr_recurrent_shape qr_recurrent_shape_of(const qr_model_config *config) {
                                 .n_value_heads = c->n_value_heads,
                                 .key_dim = c->key_dim,
                                 .value_dim = c->value_dim,
+                                .norm_eps = (float)(c->norm_eps > 0 ? c->norm_eps : config->norm_eps),
+                                .doubles_beta = c->doubles_beta,
                                 .has_norm = !c->without_norm};
     for (size_t i = 0; i < QR_SPACE_PARTS; i++) {
         shape.scales[i] = (float)c->multipliers[i];
@@ -156,7 +158,10 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
         case QR_ROLE_Q_UP: *rows = q; break;
         case QR_ROLE_KV_DOWN: *rows = latent->kv_rank + latent->rotated_dim; break;
         case QR_ROLE_KV_UP: *rows = s->n_heads * n_ranks * (latent->plain_dim + latent->value_dim); break;
+        case QR_ROLE_DELTA_Q:
+        case QR_ROLE_DELTA_K: *rows = recurrent.n_key_heads * recurrent.key_dim; break;
         case QR_ROLE_DELTA_QKV: *rows = channels; break;
+        case QR_ROLE_DELTA_V:
         case QR_ROLE_DELTA_Z: *rows = values; break;
         case QR_ROLE_DELTA_B:
         case QR_ROLE_DELTA_A: *rows = value_heads; break;
@@ -355,8 +360,8 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
     linear->slot = model->n_slots++;
     linear->has_bias = qr_family_has_bias(&model->config, role);
     const bool has_siblings = role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_UP ||
-                              role == QR_ROLE_SHARED_UP || role == QR_ROLE_DELTA_BA ||
-                              (role > QR_ROLE_DELTA_QKV && role <= QR_ROLE_DELTA_A);
+                              role == QR_ROLE_SHARED_UP || role == QR_ROLE_DELTA_BA || role == QR_ROLE_DELTA_K ||
+                              role == QR_ROLE_DELTA_V || (role > QR_ROLE_DELTA_QKV && role <= QR_ROLE_DELTA_A);
     const bool is_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_RECURRENT_OUT || role == QR_ROLE_MLP_OUT ||
                         role == QR_ROLE_SHARED_OUT;
     linear->out_offset = has_siblings ? state->out_offset : is_out ? linear->share.ranges[0].first : 0;
@@ -559,11 +564,11 @@ static qrun_status describe_matrix(const describe_state *state, const qr_module 
 static qrun_status describe_vector(const describe_state *state, const qr_module *module, const char *suffix,
                                    qr_error *err) {
     qrun_model *model = state->model;
-    const qr_safetensors_tensor *tensor;
+    qr_stored_vector stored;
     const int64_t n = qr_module_stored_n(module);
     model->n_parameters += n;
     return state->source != NULL
-               ? qr_module_find_vector(model, state->source, module->role, module->layer, suffix, n, &tensor, err)
+               ? qr_module_find_vector(model, state->source, module->role, module->layer, suffix, n, &stored, err)
                : QRUN_OK;
 }
 

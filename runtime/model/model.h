@@ -46,7 +46,7 @@ typedef struct qr_norm {
     qr_row_share share;  /* of a vector that is split among ranks; dim is then this rank's */
 } qr_norm;
 
-enum { QR_MAX_ATTN_IN = 4, QR_MAX_MLP_IN = 2, QR_XIELU_NUMBERS = 4 };
+enum { QR_MAX_ATTN_IN = 6, QR_MAX_MLP_IN = 2, QR_XIELU_NUMBERS = 4 };
 
 /* What a layer with a state has besides its matrices. Vectors, as norms are. */
 typedef struct qr_recurrent_vectors {
@@ -164,9 +164,11 @@ typedef struct qr_recurrent_shape {
                        * convolution: its gates B and C and its x, as many of each; of a state space: its gate, channels
                        * and steps */
     int64_t n_key_heads, n_value_heads, key_dim, value_dim; /* as qr_recurrent_config; by_key_head: of the delta rule */
-    bool by_key_head; /* the projections make them for one key head, and its value heads, after the other */
-    bool has_norm;    /* of a state space: what it gives is normed after its gate */
-    bool is_scaled;   /* of a state space: its gate, x, B, C and steps have factors */
+    bool by_key_head;  /* the projections make them for one key head, and its value heads, after the other */
+    bool doubles_beta; /* of the delta rule: qr_gated_delta_args */
+    float norm_eps;    /* of the norm that it has */
+    bool has_norm;     /* of a state space: what it gives is normed after its gate */
+    bool is_scaled;    /* of a state space: its gate, x, B, C and steps have factors */
     float scales[QR_SPACE_PARTS];
 } qr_recurrent_shape;
 

@@ -172,27 +172,47 @@ static qrun_status advance_past(load_state *state, const qr_safetensors_tensor *
     return advance(state, (int64_t)tensor->n_bytes, err);
 }
 
+/* A range of a vector that is stored in several tensors. */
+static qrun_status load_of_parts(const load_state *state, const qr_module *module, const qr_stored_vector *vector,
+                                 const qr_row_range *range, float *device, qr_error *err) {
+    int64_t first = range->first, n_left = range->n;
+    for (int i = 0; i < vector->n_parts; i++) {
+        const int64_t n_part = qr_stored_part_elements(vector->parts[i]);
+        const qr_float_range elements = {.first = first, .step = 1, .n = qr_min(n_left, n_part - first)};
+        if (elements.n > 0) {
+            QR_RETURN_IF_ERROR(qr_weight_write_some_floats(qr_module_backend(state->model, module), device,
+                                                           vector->parts[i], &elements, err));
+            device += elements.n;
+            n_left -= elements.n;
+        }
+        first = qr_max(first - n_part, 0);
+    }
+    return QRUN_OK;
+}
+
 /* Elements of a stored vector, as [n_parts, n] of the n_parts that the module has, one for each expert. Those of gate
  * and up may be in turn. */
-static qrun_status load_elements(const load_state *state, const qr_module *module, const qr_safetensors_tensor *tensor,
+static qrun_status load_elements(const load_state *state, const qr_module *module, const qr_stored_vector *vector,
                                  const qr_row_range *range, float *device, qr_error *err) {
+    if (vector->n_parts > 1) { return load_of_parts(state, module, vector, range, device, err); }
     const int64_t step = qr_vector_step(state->model, module->role);
     const qr_float_range elements = {.first =
                                          range->first * step + (module->role == QR_ROLE_EXPERT_UP_BIAS && step > 1),
                                      .step = step,
                                      .n = range->n};
-    return qr_weight_write_some_floats(qr_module_backend(state->model, module), device, tensor, &elements, err);
+    return qr_weight_write_some_floats(qr_module_backend(state->model, module), device, vector->parts[0], &elements,
+                                       err);
 }
 
 /* This rank's elements: some ranges, of every expert where the vector has a part for each. */
-static qrun_status load_share(const load_state *state, const qr_module *module, const qr_safetensors_tensor *tensor,
+static qrun_status load_share(const load_state *state, const qr_module *module, const qr_stored_vector *vector,
                               float *device, qr_error *err) {
     const qr_row_share *share = module->share;
     const int64_t n_shares = qr_module_n_shares(module);
     for (int64_t s = 0; s < n_shares; s++) {
         for (int32_t i = 0; i < share->n_ranges; i++) {
             const qr_row_range range = {s * share->all + share->ranges[i].first, share->ranges[i].n};
-            QR_RETURN_IF_ERROR(load_elements(state, module, tensor, &range, device, err));
+            QR_RETURN_IF_ERROR(load_elements(state, module, vector, &range, device, err));
             device += range.n;
         }
     }
@@ -202,13 +222,14 @@ static qrun_status load_share(const load_state *state, const qr_module *module, 
 static qrun_status load_vector(load_state *state, const qr_module *module, const char *suffix, const float *device,
                                qr_error *err) {
     const qr_row_range all = {0, module->n};
-    const qr_safetensors_tensor *tensor;
+    qr_stored_vector vector;
     float *dst = (float *)(uintptr_t)device;
     QR_RETURN_IF_ERROR(qr_module_find_vector(state->model, state->source, module->role, module->layer, suffix,
-                                             qr_module_stored_n(module), &tensor, err));
-    QR_RETURN_IF_ERROR(qr_module_is_part(module) ? load_share(state, module, tensor, dst, err)
-                                                 : load_elements(state, module, tensor, &all, dst, err));
-    return advance_past(state, tensor, err);
+                                             qr_module_stored_n(module), &vector, err));
+    QR_RETURN_IF_ERROR(qr_module_is_part(module) ? load_share(state, module, &vector, dst, err)
+                                                 : load_elements(state, module, &vector, &all, dst, err));
+    for (int i = 0; i < vector.n_parts; i++) { QR_RETURN_IF_ERROR(advance_past(state, vector.parts[i], err)); }
+    return QRUN_OK;
 }
 
 /* All rows of the source, or this rank's. */

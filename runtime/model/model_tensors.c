@@ -16,22 +16,27 @@ static void tensor_name(const qrun_model *model, const char *prefix, qr_tensor_r
     if (length >= QR_STORED_NAME_BYTES) { name[0] = '\0'; }
 }
 
-/* By the first tensor that has a name of the other ones alone. */
-static void choose_names(qrun_model *model, const qr_safetensors *source) {
-    const qr_family *renamed = qr_family_renamed(model->family);
-    if (renamed == NULL) { return; }
+/* Whether a tensor has a name of the other ones alone. */
+static bool has_other_names(const qrun_model *model, const qr_safetensors *source, const qr_family *renamed) {
     for (qr_tensor_role role = 0; role < QR_ROLE_COUNT; role++) {
         const char *other = renamed->modules[role], *usual = model->family->modules[role];
         const bool is_in_layers = other != NULL && strstr(other, "%d") != NULL && !qr_role_is_expert(role);
         if (!is_in_layers || (usual != NULL && strcmp(other, usual) == 0)) { continue; }
         for (int64_t l = 0; l < model->shape.n_layers; l++) {
             char name[QR_STORED_NAME_BYTES], module[QR_STORED_NAME_BYTES];
+            if (!qr_family_layer_has(renamed, &model->config, l, role)) { continue; }
             qr_family_module_name(renamed, model->prefix, role, l, module, sizeof module);
             const int n = snprintf(name, sizeof name, "%s.weight", module);
-            if (n >= QR_STORED_NAME_BYTES || qr_safetensors_find(source, name) == NULL) { continue; }
-            model->family = renamed;
-            return;
+            if (n < QR_STORED_NAME_BYTES && qr_safetensors_find(source, name) != NULL) { return true; }
         }
+    }
+    return false;
+}
+
+static void choose_names(qrun_model *model, const qr_safetensors *source) {
+    const qr_family *renamed = qr_family_renamed(model->family);
+    for (; renamed != NULL && has_other_names(model, source, renamed); renamed = qr_family_renamed(renamed)) {
+        model->family = renamed;
     }
 }
 
@@ -137,11 +142,54 @@ void qr_model_settle_choice_bias(qrun_model *model, const qr_safetensors *source
     }
 }
 
+/* The name of a part of a convolution; empty where that is too long for any tensor. */
+static void conv_part_name(const qrun_model *model, int64_t layer, int part, char name[QR_STORED_NAME_BYTES]) {
+    qr_family_write_name(model->prefix, model->family->conv_parts[part], layer, 0, name, QR_STORED_NAME_BYTES);
+    const size_t length = strlen(name);
+    const int n = snprintf(name + length, QR_STORED_NAME_BYTES - length, ".weight");
+    if (length + (size_t)n >= QR_STORED_NAME_BYTES) { name[0] = '\0'; }
+}
+
+static bool has_conv_parts(const qrun_model *model, const qr_safetensors *source, int64_t layer) {
+    char name[QR_STORED_NAME_BYTES];
+    if (model->family->conv_parts[0] == NULL) { return false; }
+    conv_part_name(model, layer, 0, name);
+    return qr_safetensors_find(source, name) != NULL;
+}
+
+/* Together they have all channels. Where they are cut is not asked: transformers writes three that are alike, and
+ * published folders have those of q, of k and of v. */
+static qrun_status find_conv_parts(const qrun_model *model, const qr_safetensors *source, int64_t layer,
+                                   qr_stored_vector *vector, qr_error *err) {
+    char name[QR_STORED_NAME_BYTES];
+    int64_t dims[3], n_left;
+    const int n_dims = qr_model_conv_dims(model, dims);
+    n_left = dims[0];
+    vector->n_parts = QR_CONV_PARTS;
+    for (int i = 0; i < QR_CONV_PARTS; i++) {
+        conv_part_name(model, layer, i, name);
+        const qr_safetensors_tensor *found = qr_safetensors_find(source, name);
+        const int64_t n_rest = QR_CONV_PARTS - 1 - i, most = n_left - n_rest;
+        dims[0] = i == QR_CONV_PARTS - 1 ? n_left : most;
+        if (i < QR_CONV_PARTS - 1 && found != NULL && found->n_dims == n_dims && found->dims[0] >= 1) {
+            dims[0] = qr_min(found->dims[0], most);
+        }
+        QR_RETURN_IF_ERROR(qr_safetensors_require(source, name, QR_DTYPES_FLOAT, n_dims, dims, &vector->parts[i], err));
+        n_left -= dims[0];
+    }
+    return QRUN_OK;
+}
+
 qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role,
-                                  int64_t layer, const char *suffix, int64_t n, const qr_safetensors_tensor **tensor,
+                                  int64_t layer, const char *suffix, int64_t n, qr_stored_vector *vector,
                                   qr_error *err) {
     char name[QR_STORED_NAME_BYTES];
+    const qr_safetensors_tensor **tensor = &vector->parts[0];
+    *vector = (qr_stored_vector){.n_parts = 1};
     tensor_name(model, model->prefix, role, layer, suffix, name);
+    if (role == QR_ROLE_CONV && has_conv_parts(model, source, layer)) {
+        return find_conv_parts(model, source, layer, vector, err);
+    }
     if (role == QR_ROLE_CONV) {
         int64_t dims[3];
         const int n_dims = qr_model_conv_dims(model, dims);
@@ -230,6 +278,19 @@ static bool is_stack(const qr_family *family, bool is_packed, const char *name) 
     return false;
 }
 
+/* A part of a convolution, which the model reads in place of the whole. */
+static bool is_conv_part(const qrun_model *model, int64_t layer, const char *name) {
+    const qr_family *family = model->family;
+    if (family->conv_parts[0] == NULL || !qr_family_layer_has(family, &model->config, layer, QR_ROLE_CONV)) {
+        return false;
+    }
+    for (int i = 0; i < QR_CONV_PARTS; i++) {
+        const char *end = after_module(qr_family_name_in_layer(family->conv_parts[i]), name, 0);
+        if (end != NULL && strcmp(end, ".weight") == 0) { return true; }
+    }
+    return false;
+}
+
 /* Whether `name` (what follows "model.layers.N.") is a tensor that this model reads. */
 static bool is_expected(const qrun_model *model, int64_t layer, const char *name) {
     const qr_family *family = model->family;
@@ -249,7 +310,7 @@ static bool is_expected(const qrun_model *model, int64_t layer, const char *name
     const bool has_experts = qr_family_layer_has(family, config, layer, QR_ROLE_ROUTER);
     const bool is_packed = config->quantization.packing.kind != QR_PACKING_NONE;
     return (has_experts && is_stack(family, is_packed, name)) || is_known_buffer(name) || is_cache_scale(model, name) ||
-           is_unused_kv(model, layer, name) || is_unused_norm(model, layer, name);
+           is_unused_kv(model, layer, name) || is_unused_norm(model, layer, name) || is_conv_part(model, layer, name);
 }
 
 /* The layer of a tensor inside the layers, and what follows its number and a dot; NULL where it is not inside. */

@@ -65,10 +65,22 @@ static inline int64_t qr_vector_step(const qrun_model *model, qr_tensor_role rol
     return is_either && strcmp(modules[QR_ROLE_EXPERT_GATE_BIAS], modules[QR_ROLE_EXPERT_UP_BIAS]) == 0 ? 2 : 1;
 }
 
+/* A vector as a folder stores it: one tensor, or of a convolution several, one after the other. */
+typedef struct qr_stored_vector {
+    const qr_safetensors_tensor *parts[QR_CONV_PARTS];
+    int n_parts;
+} qr_stored_vector;
+
+static inline int64_t qr_stored_part_elements(const qr_safetensors_tensor *part) {
+    int64_t n = 1;
+    for (int i = 0; i < part->n_dims; i++) { n *= part->dims[i]; }
+    return n;
+}
+
 /* The vector `suffix` ("weight", "bias") of a module as the folder stores it: n elements of a float type, or n times
  * qr_vector_step. */
 qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role,
-                                  int64_t layer, const char *suffix, int64_t n, const qr_safetensors_tensor **tensor,
+                                  int64_t layer, const char *suffix, int64_t n, qr_stored_vector *vector,
                                   qr_error *err);
 
 /* Whether files hold the matrix of a role as [in, out] (Conv1D). */

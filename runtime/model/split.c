@@ -241,6 +241,9 @@ static split_kind kind_of(const qrun_model *model, qr_tensor_role role) {
         case QR_ROLE_Q_UP:
         case QR_ROLE_KV_UP: /* keys and values, head by head */
         case QR_ROLE_ATTN_GATE:
+        case QR_ROLE_DELTA_Q:
+        case QR_ROLE_DELTA_K:
+        case QR_ROLE_DELTA_V:
         case QR_ROLE_DELTA_Z:
         case QR_ROLE_DELTA_B:
         case QR_ROLE_DELTA_A:

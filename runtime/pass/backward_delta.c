@@ -33,7 +33,7 @@ qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *lay
                                             .x_stride = d->values,
                                             .dy_stride = d->values,
                                             .dx_stride = d->values,
-                                            .eps = pass->model->shape.norm_eps};
+                                            .eps = d->norm_eps};
     QR_RETURN_IF_ERROR(qr_layer_delta_norm(&blocks, layer, normed, err));
     QR_RETURN_IF_ERROR(qr_gate_backward(pass->backend, &gate, pass->workspace, err));
     return qr_rms_norm_backward(pass->backend, &norm, pass->workspace, err);

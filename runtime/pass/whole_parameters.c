@@ -205,14 +205,20 @@ static qrun_status load_vector(const qr_parameters *p, const qr_safetensors *sou
     const char *suffix = parameter->kind == QR_PARAMETER_BIAS ? "bias" : "weight";
     const int64_t step = qr_vector_step(p->model, parameter->role);
     const int64_t first = step > 1 && parameter->role == QR_ROLE_EXPERT_UP_BIAS ? 1 : 0;
-    const qr_safetensors_tensor *tensor;
+    qr_stored_vector vector;
+    float *at = staging;
     QR_RETURN_IF_ERROR(qr_module_find_vector(p->model, source, parameter->role, parameter->layer, suffix,
-                                             parameter->cols, &tensor, err));
-    for (int64_t i = 0; i < parameter->cols; i++) {
-        qr_elements_to_f32(tensor->dtype, tensor->data, first + i * step, 1, staging + i);
+                                             parameter->cols, &vector, err));
+    for (int k = 0; k < vector.n_parts; k++) {
+        const qr_safetensors_tensor *part = vector.parts[k];
+        const int64_t n = vector.n_parts > 1 ? qr_stored_part_elements(part) : parameter->cols;
+        for (int64_t i = 0; i < n; i++) { qr_elements_to_f32(part->dtype, part->data, first + i * step, 1, at++); }
     }
     QR_RETURN_IF_ERROR(put_rows(p, whole, 0, 1, staging, err));
-    return qr_safetensors_finish(source, tensor, err);
+    for (int k = 0; k < vector.n_parts; k++) {
+        QR_RETURN_IF_ERROR(qr_safetensors_finish(source, vector.parts[k], err));
+    }
+    return QRUN_OK;
 }
 
 static qrun_status load_matrix(const qr_parameters *p, const qr_safetensors *source, const qr_whole_tensor *whole,

@@ -62,6 +62,7 @@ CASES = {
     "apertus-lora": ("apertus", "training/adapters/apertus", "MLPs of xIELU"),
     "cohere-lora": ("cohere", "training/adapters/cohere", "blocks that read one norm"),
     "starcoder2-lora": ("starcoder2", "training/adapters/starcoder2", "an MLP whose names are GPT-2's"),
+    "olmo-hybrid-lora": ("olmo-hybrid", "training/adapters/olmo-hybrid", "q, k and v of the gated delta rule apart"),
     "mimo-v2-flash-lora": ("mimo-v2-flash", "training/adapters/mimo-v2-flash", "values shorter than keys"),
     "axk1-lora": ("axk1", "training/adapters/axk1", "a norm whose name in memory is not the folder's"),
     "nanochat-lora": ("nanochat", "training/adapters/nanochat", "an MLP of fc1 and fc2, no norms"),

@@ -130,6 +130,24 @@ def _write_as_axk1(family, folder):
     save_file(tensors, file, metadata={"format": "pt"})
 
 
+def _write_as_olmo_hybrid(config, folder):
+    """Published OLMo Hybrid has convolutions of q, of k and of v; transformers writes three parts that are alike, and
+    calls the norm after attention as it calls the one before an MLP."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    keys = config.linear_num_key_heads * config.linear_key_head_dim
+    for layer, kind in enumerate(config.layer_types):
+        stem = f"model.layers.{layer}."
+        if kind == "full_attention":
+            tensors[stem + "post_attention_layernorm.weight"] = tensors.pop(stem + "feedforward_layer_norm.weight")
+            continue
+        names = [f"{stem}linear_attn.{part}_conv1d.weight" for part in "qkv"]
+        whole = torch.cat([tensors[name] for name in names])
+        for name, part in zip(names, whole.split([keys, keys, len(whole) - 2 * keys])):
+            tensors[name] = part.contiguous()
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
 def _write_wide_stacks(folder):
     """As published Qwen3-VL-MoE has them: [E, D, 2 M] and [E, M, D]. transformers reads both, and writes the other."""
     file = folder / "model.safetensors"
@@ -168,6 +186,8 @@ def make_folder(family, folder):
         _add_layer_ahead(family, folder)
     if family.name == "axk1":
         _write_as_axk1(family, folder)
+    if family.name == "olmo-hybrid":
+        _write_as_olmo_hybrid(config, folder)
     if family.name == "qwen3-vl-moe":
         _write_wide_stacks(folder)
     return config

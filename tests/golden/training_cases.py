@@ -54,6 +54,7 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "afmoe": ATTENTION,
            "axk1": LATENT,
            "mimo-v2-flash": ATTENTION,
+           "olmo-hybrid": LLAMA_LINEAR + ["a_proj", "b_proj", "g_proj"],
            "kolibri1": ATTENTION,
            "nemotron": ATTENTION + ["up_proj", "down_proj"],
            "nanochat": ATTENTION + ["fc1", "fc2"],
@@ -123,6 +124,7 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("flex-olmo", "flex-olmo", "attention, A and B random"),
     Adapter("afmoe", "afmoe", "attention but its gates, A and B random"),
     Adapter("axk1", "axk1", "attention, A and B random"),
+    Adapter("olmo-hybrid", "olmo-hybrid", "every linear layer, of attention and of the gated delta rule; A and B random"),
     Adapter("mimo-v2-flash", "mimo-v2-flash", "attention, A and B random"),
     Adapter("kolibri1", "kolibri1", "attention, A and B random"),
     Adapter("nemotron", "nemotron", "every linear layer; A and B random"),
@@ -257,6 +259,9 @@ def by_matrix(base, tensors):
         if base == "mixtral":
             name = name.replace(".mlp.", ".block_sparse_moe.")
         name = folder_name(name)
+        if base == "olmo-hybrid" and ".layers.1." not in name:    # layers with a state
+            name = (name.replace(".input_layernorm.", ".attention_layer_norm.")
+                    .replace(".post_attention_layernorm.", ".feedforward_layer_norm."))
         if base == "mimo-v2-flash":
             name = name.replace(".self_attn.sinks", ".self_attn.attention_sink_bias")
         if name.endswith(("experts.gate_up_proj", "experts.up_proj", "experts.down_proj")):

@@ -787,6 +787,36 @@ static void test_axk1(void) {
     qr_model_config_free(&c);
 }
 
+/* Sizes that follow from others, and what is as published: no positions, and beta that is doubled. */
+static void test_olmo_hybrid(void) {
+    PARSE("{'model_type':'olmo_hybrid','num_hidden_layers':8,'rope_parameters':{'rope_theta':null,"
+          "'rope_type':'default'},'linear_allow_neg_eigval':true}");
+    CHECK(!c.has_rope && !c.norm_adds_one && !c.attn_output_gate && c.n_kv_heads == 30 && c.head_dim == 128);
+    CHECK(c.recurrent.doubles_beta && c.recurrent.norm_eps == 1e-5 && c.norm_eps == 1e-6);
+    CHECK(c.recurrent.n_key_heads == 30 && c.recurrent.n_value_heads == 30);
+    CHECK(c.recurrent.key_dim == 96 && c.recurrent.value_dim == 192 && c.recurrent.conv_kernel == 4);
+    for (int64_t l = 0; l < 8; l++) { CHECK(c.recurrent.layers[l] == (l % 4 != 3)); }
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'olmo_hybrid','num_hidden_layers':2,'hidden_size':64,'num_attention_heads':4,"
+                "'linear_num_key_heads':2,'linear_num_value_heads':6,'linear_value_head_dim':20,"
+                "'linear_allow_neg_eigval':false,'full_attention_interval':1,'rope_theta':5e5}",
+                &c, NULL) == QRUN_OK);
+    CHECK(c.has_rope && c.rope.theta == 5e5 && !c.recurrent.doubles_beta && c.recurrent.n_value_heads == 6);
+    CHECK(c.recurrent.key_dim == 24 && c.recurrent.value_dim == 20 && c.head_dim == 16);
+    CHECK(c.recurrent.layers[0] && !c.recurrent.layers[1]);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'olmo_hybrid','rope_theta':null}", &c, NULL) == QRUN_OK && !c.has_rope);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'olmo_hybrid'}", &c, NULL) == QRUN_OK && c.has_rope && c.rope.theta == 1e4);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'olmo_hybrid','num_hidden_layers':2,'layer_types':['linear_attention',"
+                  "'linear_attention']}",
+                  QRUN_ERROR_UNSUPPORTED, "no layer is \"full_attention\"");
+    check_refused("{'model_type':'olmo_hybrid','num_hidden_layers':2,'layer_types':['linear_attention',"
+                  "'sliding_attention']}",
+                  QRUN_ERROR_UNSUPPORTED, "layers of type \"sliding_attention\"");
+}
+
 /* With the keys of the published folder, and with transformers'. */
 static void test_mimo_v2_flash(void) {
     PARSE("{'model_type':'mimo_v2_flash','num_hidden_layers':8,'hidden_size':4096,'num_attention_heads':64,"
@@ -1421,7 +1451,7 @@ static void test_refusals(void) {
          "config: model_type \"nothing\" is not supported; docs/formats.md has the models that are"},
         {"{'model_type':'smollm4'}", QRUN_ERROR_UNSUPPORTED,
          "config: model_type \"smollm4\" is not supported; these are: smollm3; docs/formats.md has"},
-        {"{'model_type':'olmo'}", QRUN_ERROR_UNSUPPORTED, "these are: olmo2 olmo3 olmoe; docs"},
+        {"{'model_type':'olmo'}", QRUN_ERROR_UNSUPPORTED, "these are: olmo2 olmo3 olmoe olmo_hybrid; docs"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -2036,6 +2066,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_flex_olmo);
     CHECK_RUN(test_afmoe);
     CHECK_RUN(test_axk1);
+    CHECK_RUN(test_olmo_hybrid);
     CHECK_RUN(test_mimo_v2_flash);
     CHECK_RUN(test_kolibri1);
     CHECK_RUN(test_nemotron);

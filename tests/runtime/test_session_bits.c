@@ -278,6 +278,10 @@ static void test_mistral4_nf4(void) {
 }
 /* Gates of attention's output beside experts that sigmoids choose, norms before and after both. */
 static void test_afmoe_nf4(void) { run_model("models/afmoe", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL); }
+/* A gated delta rule whose beta is doubled, beside attention without positions. */
+static void test_olmo_hybrid_int8(void) {
+    run_model("models/olmo-hybrid", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
 /* Values shorter than keys, of which layers with a window have more, and sinks. */
 static void test_mimo_nf4(void) {
     run_model("models/mimo-v2-flash", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
@@ -539,6 +543,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_granite_moe_swa_int8);
     CHECK_RUN(test_mistral4_nf4);
     CHECK_RUN(test_afmoe_nf4);
+    CHECK_RUN(test_olmo_hybrid_int8);
     CHECK_RUN(test_mimo_nf4);
     CHECK_RUN(test_nanochat_int8);
     CHECK_RUN(test_nemotron_nf4_dq);
