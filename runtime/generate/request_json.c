@@ -253,6 +253,14 @@ static qrun_status read_prompt(parsed_request *parsed, bool chat, const char *sy
     return status;
 }
 
+/* The template alone reads these, and a prompt that is not of messages has none. */
+static qrun_status refuse_unused(const parsed_request *parsed, const qrun_request_params *params, qr_error *err) {
+    const char *key = parsed->tools_json != NULL ? "tools" : parsed->template_json != NULL ? "template_args" : NULL;
+    if (key == NULL || params->messages_json != NULL) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is for the chat template; give the prompt as \"messages\"",
+                   parsed->what, key);
+}
+
 /* ---- The form of the answer -------------------------------------------------------------------------------------- */
 
 /* OpenAI's members of response_format, by type: what else there is would not be obeyed. */
@@ -325,7 +333,8 @@ static qrun_status parse(parsed_request *parsed, const line_form *form, qrun_mod
     QR_RETURN_IF_ERROR(read_adapter(parsed, model, params, err));
     QR_RETURN_IF_ERROR(read_template_arguments(parsed, params, err));
     QR_RETURN_IF_ERROR(read_response_format(parsed, params, err));
-    return read_prompt(parsed, form->chat, form->system_prompt, params, err);
+    QR_RETURN_IF_ERROR(read_prompt(parsed, form->chat, form->system_prompt, params, err));
+    return refuse_unused(parsed, params, err);
 }
 
 qrun_status qrun_session_submit_json(qrun_session *session, const char *json, size_t n_bytes, const char *what,

@@ -99,18 +99,21 @@ cat >"$work/bad.jsonl" <<'JSONL'
 {"token_ids": [99999999]}
 JSONL
 printf '{"prompt": "\377"}\n{"prompt": "fine too", "max_tokens": 2}\n' >>"$work/bad.jsonl"
+printf '{"prompt": "x", "tools": []}\n{"token_ids": [5], "template_args": {}}\n' >>"$work/bad.jsonl"
 run generate --model "$model" --prompts "$work/bad.jsonl"
 expect_code 1
-expect_jsonl "$work/out" 13
+expect_jsonl "$work/out" 15
 expect_true "two answers" test "$(grep -c '"text":' "$work/out")" -eq 2
-expect_true "eleven errors" test "$(grep -c '"error":' "$work/out")" -eq 11
-for line in 2 3 4 6 7 8 9 10 11 12 13; do expect_out "line $line"; done
+expect_true "thirteen errors" test "$(grep -c '"error":' "$work/out")" -eq 13
+expect_out 'line 15: \"tools\" is for the chat template'
+expect_out 'line 16: \"template_args\" is for the chat template'
+for line in 2 3 4 6 7 8 9 10 11 12 13 15 16; do expect_out "line $line"; done
 expect_out "temprature"
 expect_out 'line 8: needs one of \"prompt\", \"messages\" and \"token_ids\", and one alone'
 expect_true "places in words" sh -c "grep -q 'line [0-9]*, column [0-9]*: ' '$work/out'"
 expect_true "no bare numbers" sh -c "! grep -q 'line [0-9]*:[0-9]*:[0-9]*' '$work/out'"
 expect_true "stderr has one line" test "$(wc -l <"$work/err")" -eq 1
-expect_err "11 of 13 requests failed; the first: line 2"
+expect_err "13 of 15 requests failed; the first: line 2"
 
 # Messages are checked before a template sees them; numbers are written out.
 cat >"$work/messages.jsonl" <<'JSONL'
