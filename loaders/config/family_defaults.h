@@ -37,20 +37,31 @@ typedef struct qr_family_defaults {
     int64_t value_dim;         /* unless v_head_dim says otherwise; 0: head_dim, whatever it says */
     double norm_eps;
     const char *activation;
+    bool gelu_is_own; /* "gelu" means `activation`: published files say so of an approximation */
     bool tied;
+    const char *tie_key;      /* says it as well as tie_word_embeddings; NULL: nothing does */
     bool qkv_bias;            /* unless attention_bias says otherwise */
     bool biases_are_fixed;    /* attention_bias is not asked for */
     bool o_has_no_bias;       /* whatever attention_bias says of the others */
+    const char *o_bias_key;   /* says it of attention's output, which has none otherwise; NULL: as the others */
     bool asks_mlp_bias;       /* mlp_bias may give the MLP some */
     bool mlp_bias;            /* it has, unless that says otherwise */
     const char *qkv_bias_key; /* says that instead of attention_bias, and there are no others; NULL: it does not */
     const char *bias_key;     /* says it of every projection, of attention and MLP; NULL: other keys do */
     double theta;
-    double rotated_part;     /* of a head, unless partial_rotary_factor says otherwise; 0: all, whatever it says */
-    bool interleaves_rope;   /* neighbours are a pair that rotates, not elements half a head apart */
-    bool reverses_rope;      /* pairs rotate the other way around */
-    bool has_rope_sections;  /* Qwen2-VL: rope of the type "mrope" */
-    bool has_fixed_alpha;    /* Hunyuan: "dynamic" with an alpha scales the base by it, at any length */
+    bool has_no_rope;
+    bool null_theta_is_no_rope; /* a rope_theta that is null says that there are no positions */
+    double window_theta;        /* of layers with a window, which have rotary parameters of their own; 0: they do not */
+    const char *window_theta_key; /* may say otherwise; NULL: nothing does */
+    double proportional_part;     /* of a head, in layers without a window: the type "proportional", unless there are
+                                   * rope_parameters; 0: there is no such type */
+    bool su_is_longrope;          /* "su" is an older name of "longrope" */
+    int64_t original_positions;   /* original_max_position_embeddings unless given; 0: none */
+    double rotated_part;          /* of a head, unless partial_rotary_factor says otherwise; 0: all, whatever it says */
+    bool interleaves_rope;        /* neighbours are a pair that rotates, not elements half a head apart */
+    bool reverses_rope;           /* pairs rotate the other way around */
+    bool has_rope_sections;       /* Qwen2-VL: rope of the type "mrope" */
+    bool has_fixed_alpha;         /* Hunyuan: "dynamic" with an alpha scales the base by it, at any length */
     const char *rotated_key; /* the number of elements of a head that rotate, where partial_rotary_factor is not given;
                               * NULL: there is none */
     const char *interleave_key; /* may say otherwise; NULL: nothing does */
@@ -71,10 +82,11 @@ typedef struct qr_family_defaults {
     int64_t n_layers_ahead;  /* num_nextn_predict_layers unless given; 0: the key is ignored */
     qr_latent_config latent;
     qr_expert_defaults experts;
-    qr_recurrent_kind recurrent; /* of the delta rule: and gated attention, norms that add 1, partly rotated heads */
-    bool state_beside_attention; /* every layer attends and has a state */
-    const char *attending_key;   /* lists the layers that attend, by number, in place of layer_types */
-    int64_t conv_kernel;         /* of such layers */
+    qr_recurrent_kind recurrent;       /* what layers that carry a state along are */
+    bool state_beside_attention;       /* every layer attends and has a state */
+    const char *attending_key;         /* lists the layers that attend, by number, in place of layer_types */
+    int64_t conv_kernel;               /* of such layers */
+    bool delta_has_heads_of_attention; /* as many, unless the file says; their size then follows from hidden_size */
 } qr_family_defaults;
 
 const qr_family_defaults *qr_family_defaults_of(qr_model_family family);

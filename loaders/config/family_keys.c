@@ -1,0 +1,542 @@
+#include "loaders/config/family_keys.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/sizes.h"
+#include "base/units.h"
+
+/* ---- LFM2 and LFM3 ----------------------------------------------------------------------------------------------- */
+
+/* LFM2 names the size of its MLP otherwise, or has it adjusted: two thirds of it, times a factor, rounded up. */
+static qrun_status read_lfm2_mlp(const qr_config_source *s, qr_model_config *config) {
+    bool adjusts = true;
+    int64_t multiple = 256, *const size = &config->intermediate_size;
+    const qr_json *const given = qr_json_get(s->json, "block_ffn_dim_multiplier");
+    double factor = 1;
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "block_ff_dim", 1, 1 << 22, size));
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "block_auto_adjust_ff_dim", &adjusts));
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "block_multiple_of", 1, 1 << 16, &multiple));
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, "block_ffn_dim_multiplier", 1e-6, 64, &factor));
+    if (!adjusts) { return QRUN_OK; }
+    *size = 2 * *size / 3;
+    if (given == NULL || !qr_json_is_null(given)) { *size = qr_round_up((int64_t)(factor * (double)*size), multiple); }
+    if (*size > 0 && *size <= 1 << 22) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: the adjusted size of its MLPs is %lld", s->what, (long long)*size);
+}
+
+static qrun_status read_lfm3(const qr_config_source *s, qr_model_config *config) {
+    bool has_post_norms = true;
+    config->attn_gate_apart = true;
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "use_attention_gate", &config->attn_gate_apart));
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "use_sandwich_norm", &has_post_norms));
+    config->attn_gate_by_head = config->attn_gate_apart;
+    config->without_post_norms = !has_post_norms;
+    return QRUN_OK;
+}
+
+/* ---- Command R --------------------------------------------------------------------------------------------------- */
+
+/* The dense layers of a mixture name their MLPs as its experts do. */
+static qrun_status read_cohere_sizes(const qr_config_source *s, qr_model_config *config) {
+    if (!qr_json_is_null(qr_json_get(s->json, s->defaults->names->intermediate_size))) { return QRUN_OK; }
+    return qr_config_get_int(s, "intermediate_size", 1, 1 << 22, &config->intermediate_size);
+}
+
+static qrun_status read_cohere(const qr_config_source *s, qr_model_config *config) {
+    double logit_scale = 0.0625;
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, "logit_scale", 1e-9, 1e9, &logit_scale));
+    config->logits_scaling = 1 / logit_scale;
+    return QRUN_OK;
+}
+
+/* Command R+ has norms of heads with a weight for each. */
+static qrun_status read_command_r(const qr_config_source *s, qr_model_config *config) {
+    QR_RETURN_IF_ERROR(qr_config_refuse_flag(s, "use_qk_norm"));
+    return read_cohere(s, config);
+}
+
+static qrun_status read_cohere_experts(const qr_config_source *s, qr_model_config *config) {
+    const char *const rms = "rms_norm_eps";
+    QR_RETURN_IF_ERROR(read_cohere(s, config));
+    if (qr_json_is_null(qr_json_get(s->json, rms))) { return QRUN_OK; }
+    config->has_rms_norms = true;
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, rms, 0, 1, &config->norm_eps));
+    config->post_norm_eps = config->norm_eps;
+    return QRUN_OK;
+}
+
+/* The dense layers that come first have a pattern of windows of their own, and without windows
+ * they rotate all the same. */
+static qrun_status read_cohere_windows(const qr_config_source *s, qr_model_config *config) {
+    const bool listed = !qr_json_is_null(qr_json_get(s->json, "layer_types"));
+    int64_t of_dense = 1, of_others = s->defaults->window_pattern, n_dense = 0;
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "prefix_dense_sliding_window_pattern", 1, 1 << 20, &of_dense));
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "sliding_window_pattern", 1, 1 << 20, &of_others));
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "first_k_dense_replace", 0, 1 << 12, &n_dense));
+    for (int64_t i = 0; i < config->n_layers; i++) {
+        const bool is_ahead = i < n_dense;
+        if (!listed) {
+            config->layer_slides[i] = ((is_ahead ? i : i - n_dense) + 1) % (is_ahead ? of_dense : of_others) != 0;
+        }
+        config->layer_rotates[i] = config->layer_slides[i] || (!config->experts.layer_has_experts[i] && of_dense == 1);
+    }
+    return QRUN_OK;
+}
+
+/* ---- Falcon-H1 and Nemotron-H ------------------------------------------------------------------------------------ */
+
+/* Falcon-H1's. What scales attention's input scales scores twice and values once, so that it is a factor of what
+ * attention adds. */
+static qrun_status read_falcon_h1_factors(const qr_config_source *s, qr_model_config *config) {
+    double of_input = 1, of_keys = 1, of_logits = 1, of_mlp[2] = {1, 1};
+    const struct {
+        const char *key;
+        double *value;
+    } factors[] = {{"embedding_multiplier", &config->embedding_multiplier},
+                   {"lm_head_multiplier", &of_logits},
+                   {"key_multiplier", &of_keys},
+                   {"attention_in_multiplier", &of_input},
+                   {"attention_out_multiplier", &config->attention_out_multiplier},
+                   {"ssm_out_multiplier", &config->space_out_multiplier}};
+    for (size_t i = 0; i < QR_COUNT_OF(factors); i++) {
+        QR_RETURN_IF_ERROR(qr_config_get_double(s, factors[i].key, 1e-9, 1e9, factors[i].value));
+    }
+    QR_RETURN_IF_ERROR(qr_config_read_factors(s->json, "mlp_multipliers", 2, of_mlp, s->what, s->err));
+    config->gate_multiplier = of_mlp[0];
+    config->mlp_out_multiplier = of_mlp[1];
+    config->logits_scaling = 1 / of_logits;
+    config->attention_out_multiplier *= of_input;
+    config->attention_multiplier = of_keys * of_input * of_input / sqrt((double)config->head_dim);
+    return QRUN_OK;
+}
+
+/* Falcon-H1 may have biases, and no published model has. */
+static qrun_status refuse_falcon_h1_biases(const qr_config_source *s, qr_model_config *config) {
+    static const char *const keys[] = {"attention_bias", "mlp_bias", "projectors_bias"};
+    bool has_mlp = true;
+    (void)config;
+    for (size_t i = 0; i < QR_COUNT_OF(keys); i++) { QR_RETURN_IF_ERROR(qr_config_refuse_flag(s, keys[i])); }
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "mamba_use_mlp", &has_mlp));
+    if (has_mlp) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"mamba_use_mlp\": false is not supported", s->what);
+}
+
+/* Which blocks a model of Nemotron-H has. Older files name the size of attention's heads a second time. */
+static qrun_status read_blocks(const qr_config_source *s, qr_model_config *config) {
+    int64_t head_dim = config->head_dim;
+    QR_RETURN_IF_ERROR(qr_blocks_read(s->json, s->what, &config->blocks, &config->n_layers, s->err));
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "attention_head_dim", 1, 1 << 12, &head_dim));
+    if (head_dim != config->head_dim) {
+        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"attention_head_dim\" is %lld, and \"head_dim\" %lld", s->what,
+                       (long long)head_dim, (long long)config->head_dim);
+    }
+    return QRUN_OK;
+}
+
+/* Nemotron-H has biases in its MLPs alone. */
+static qrun_status read_nemotron_h_biases(const qr_config_source *s, qr_model_config *config) {
+    QR_RETURN_IF_ERROR(qr_config_refuse_flag(s, "attention_bias"));
+    QR_RETURN_IF_ERROR(qr_config_refuse_flag(s, "use_bias"));
+    return qr_config_get_bool(s, "mlp_bias", &config->mlp_bias);
+}
+
+/* ---- Gemma, VaultGemma ------------------------------------------------------------------------------------------- */
+
+static qrun_status read_gemma(const qr_config_source *s, qr_model_config *config) {
+    config->scale_embeddings = config->norm_adds_one = true;
+    return qr_config_refuse_flag(s, "use_bidirectional_attention");
+}
+
+static qrun_status read_gemma_2(const qr_config_source *s, qr_model_config *config) {
+    config->query_pre_attn_scalar = 256;
+    config->attn_logit_softcapping = s->defaults->attn_softcap;
+    config->final_logit_softcapping = s->defaults->final_softcap;
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, "query_pre_attn_scalar", 1e-6, 1e9, &config->query_pre_attn_scalar));
+    QR_RETURN_IF_ERROR(qr_config_get_nullable(s, "attn_logit_softcapping", 1e9, &config->attn_logit_softcapping));
+    QR_RETURN_IF_ERROR(qr_config_get_nullable(s, "final_logit_softcapping", 1e9, &config->final_logit_softcapping));
+    return read_gemma(s, config);
+}
+
+/* It may let images see all of themselves, which are none here, or all tokens. */
+static qrun_status read_gemma_4(const qr_config_source *s, qr_model_config *config) {
+    const char *who = NULL;
+    config->scale_embeddings = true;
+    config->attention_multiplier = 1;
+    QR_RETURN_IF_ERROR(qr_config_get_nullable(s, "final_logit_softcapping", 1e9, &config->final_logit_softcapping));
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "use_bidirectional_attention", &who, s->what, s->err));
+    if (who == NULL || strcmp(who, "vision") == 0) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"use_bidirectional_attention\" is \"%.60s\", not supported",
+                   s->what, who);
+}
+
+/* As transformers, whatever the list says. */
+static qrun_status read_gemma_4_windows(const qr_config_source *s, qr_model_config *config) {
+    (void)s;
+    config->layer_slides[config->n_layers - 1] = false;
+    return QRUN_OK;
+}
+
+static qrun_status read_gemma_4_heads(const qr_config_source *s, qr_model_config *config) {
+    const qr_attention_context context = {.what = s->what,
+                                          .n_layers = config->n_layers,
+                                          .n_heads = config->n_heads,
+                                          .layer_slides = config->layer_slides};
+    QR_RETURN_IF_ERROR(qr_attention_config_read(s->json, &context, &config->attention, s->err));
+    return qr_layer_inputs_config_read(s->json, s->what, config->vocab_size, &config->layer_inputs, s->err);
+}
+
+/* ---- GPT-2 ------------------------------------------------------------------------------------------------------- */
+
+static qrun_status read_gpt2(const qr_config_source *s, qr_model_config *config) {
+    bool scales = true;
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "scale_attn_weights", &scales));
+    if (!scales) { config->query_pre_attn_scalar = 1; }
+    QR_RETURN_IF_ERROR(qr_config_refuse_flag(s, "scale_attn_by_inverse_layer_idx"));
+    return qr_config_refuse_flag(s, "add_cross_attention");
+}
+
+static qrun_status set_all_biases(const qr_config_source *s, qr_model_config *config) {
+    (void)s;
+    config->qkv_bias = config->o_bias = config->mlp_bias = true;
+    return QRUN_OK;
+}
+
+/* ---- Granite and SmolLM3: layers without positions --------------------------------------------------------------- */
+
+/* Granite 4 rotates in all layers or in none. */
+static qrun_status read_positions(const qr_config_source *s, qr_model_config *config) {
+    const char *type = "nope";
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "position_embedding_type", &type, s->what, s->err));
+    const bool rotates = strcmp(type, "rope") == 0;
+    for (int64_t i = 0; i < config->n_layers; i++) { config->layer_rotates[i] = rotates; }
+    if (rotates || strcmp(type, "nope") == 0) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"position_embedding_type\" is \"%.60s\", not supported",
+                   s->what, type);
+}
+
+/* layer_rope_theta is 0 for a layer that does not rotate. Without it the layers stay as they are. */
+static qrun_status read_layer_thetas(const qr_config_source *s, qr_model_config *config) {
+    const qr_json *list = qr_json_get(s->json, "layer_rope_theta");
+    double theta = 0;
+    int64_t n = 0;
+    if (qr_json_is_null(list)) { return QRUN_OK; }
+    for (const qr_json *item = qr_json_first(list); item != NULL && n < config->n_layers; item = item->next, n++) {
+        if (!cJSON_IsNumber(item) || item->valuedouble < 0) { break; }
+        config->layer_rotates[n] = item->valuedouble > 0;
+        if (item->valuedouble == 0) { continue; }
+        if (theta > 0 && theta != item->valuedouble) {
+            return qr_fail(
+                s->err, QRUN_ERROR_UNSUPPORTED,
+                "%s: \"layer_rope_theta\" has %g and %g, and layers that rotate by several are not supported", s->what,
+                theta, item->valuedouble);
+        }
+        theta = item->valuedouble;
+    }
+    if (cJSON_IsArray(list) && n == config->n_layers) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"layer_rope_theta\" should be a list of %lld number%s", s->what,
+                   (long long)config->n_layers, qr_plural(config->n_layers));
+}
+
+static qrun_status read_granite_rotated_layers(const qr_config_source *s, qr_model_config *config) {
+    for (int64_t i = 0; i < config->n_layers; i++) { config->layer_rotates[i] = true; }
+    return read_layer_thetas(s, config);
+}
+
+/* The list is the base of the layers that rotate, too. */
+static qrun_status read_granite_theta(const qr_config_source *s, qr_model_config *config) {
+    const qr_json *list = qr_json_get(s->json, "layer_rope_theta");
+    for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next) {
+        if (item->valuedouble > 0) {
+            config->rope.theta = config->rope_local.theta = item->valuedouble;
+            break;
+        }
+    }
+    return QRUN_OK;
+}
+
+/* no_rope_layers has a 1 for every layer that rotates; without it every n-th layer does not. */
+static qrun_status read_smollm3_rotated_layers(const qr_config_source *s, qr_model_config *config) {
+    int64_t interval = 4, n = 0;
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "no_rope_layer_interval", 1, 1 << 20, &interval));
+    const qr_json *list = qr_json_get(s->json, "no_rope_layers");
+    if (qr_json_is_null(list)) {
+        for (int64_t i = 0; i < config->n_layers; i++) { config->layer_rotates[i] = (i + 1) % interval != 0; }
+        return QRUN_OK;
+    }
+    for (const qr_json *item = qr_json_first(list); item != NULL && n < config->n_layers; item = item->next, n++) {
+        if (!cJSON_IsNumber(item) || (item->valuedouble != 0 && item->valuedouble != 1)) { break; }
+        config->layer_rotates[n] = item->valuedouble == 1;
+    }
+    if (cJSON_IsArray(list) && n == config->n_layers) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT,
+                   "%s: \"no_rope_layers\" should be a list of 0 or 1 for each of %lld layer%s", s->what,
+                   (long long)config->n_layers, qr_plural(config->n_layers));
+}
+
+/* ---- HyperCLOVA X and MiniCPM ------------------------------------------------------------------------------------ */
+
+/* HyperCLOVA X multiplies logits where Granite divides them, and need not say how scores are scaled. */
+static qrun_status read_hyperclovax(const qr_config_source *s, qr_model_config *config) {
+    bool has_post_norms = true;
+    if (qr_json_is_null(qr_json_get(s->json, "attention_multiplier"))) { config->attention_multiplier = 0; }
+    config->logits_scaling = 1 / config->logits_scaling;
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "use_post_norm", &has_post_norms));
+    config->without_post_norms = !has_post_norms;
+    return QRUN_OK;
+}
+
+/* MiniCPM's three, which depend on the depth and the width. */
+static qrun_status read_minicpm_factors(const qr_config_source *s, qr_model_config *config) {
+    double of_branches = sqrt((double)config->n_layers), base = (double)config->hidden_size;
+    const qr_json *depth = qr_json_get(s->json, "scale_depth"), *width = qr_json_get(s->json, "dim_model_base");
+    if (depth == NULL) { of_branches = 1.4; }
+    if (width == NULL) { base = 256; }
+    config->embedding_multiplier = 12;
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, "scale_emb", 1e-9, 1e9, &config->embedding_multiplier));
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, "scale_depth", 1e-9, 1e9, &of_branches));
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, "dim_model_base", 1, 1e9, &base));
+    config->residual_multiplier = of_branches / sqrt((double)config->n_layers);
+    config->logits_scaling = (double)config->hidden_size / base;
+    return QRUN_OK;
+}
+
+/* ---- MiMo-V2-Flash ----------------------------------------------------------------------------------------------- */
+
+static qrun_status read_mimo_sizes(const qr_config_source *s, qr_model_config *config) {
+    return qr_config_get_double(s, "layernorm_epsilon", 0, 1, &config->norm_eps); /* as its files call it */
+}
+
+/* A key that may repeat what another says, and nothing else. */
+static qrun_status refuse_other(const qr_config_source *s, const char *key, const char *usual_key, int64_t usual) {
+    int64_t value = usual;
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, key, 0, 1 << 20, &value));
+    if (value == usual) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: a \"%s\" of %lld, where \"%s\" is %lld, is not supported",
+                   s->what, key, (long long)value, usual_key, (long long)usual);
+}
+
+/* Values have a factor, which is one of what attention adds. transformers has fixed what the model's own
+ * code asks of config.json: sinks in layers with a window, no expert of all tokens, and heads of one size. */
+static qrun_status read_mimo(const qr_config_source *s, qr_model_config *config) {
+    bool in_full = false, in_windows = true;
+    int64_t n_shared = 0;
+    const qr_json *factor = qr_json_get(s->json, "attention_value_scale");
+    const int64_t value_dim = config->value_dim > 0 ? config->value_dim : config->head_dim;
+    config->sinks_in_windows = true;
+    config->attention_out_multiplier = factor != NULL && qr_json_is_null(factor) ? 1 : 0.707;
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, "attention_value_scale", 1e-9, 1e9, &config->attention_out_multiplier));
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "add_full_attention_sink_bias", &in_full));
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "add_swa_attention_sink_bias", &in_windows));
+    QR_RETURN_IF_ERROR(refuse_other(s, "swa_num_attention_heads", "num_attention_heads", config->n_heads));
+    QR_RETURN_IF_ERROR(refuse_other(s, "swa_head_dim", "head_dim", config->head_dim));
+    QR_RETURN_IF_ERROR(refuse_other(s, "swa_v_head_dim", "v_head_dim", value_dim));
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "n_shared_experts", 0, 1 << 12, &n_shared));
+    if (n_shared > 0) {
+        return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"n_shared_experts\" is not supported for this family",
+                       s->what);
+    }
+    if (!in_full && in_windows) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\": %s is not supported", s->what,
+                   in_full ? "add_full_attention_sink_bias" : "add_swa_attention_sink_bias",
+                   in_full ? "true" : "false");
+}
+
+/* sliding_window_size is without the position itself, as transformers has it; and what files have in
+ * place of layer_types is a 1 for each layer with a window. */
+static qrun_status read_mimo_windows(const qr_config_source *s, qr_model_config *config) {
+    static const char key[] = "hybrid_layer_pattern";
+    const qr_json *list = qr_json_get(s->json, key);
+    int64_t size = config->sliding_window - 1, n = 0, slides = 0;
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "sliding_window_size", 1, QR_CONFIG_MAX_POSITIONS - 1, &size));
+    config->sliding_window = size + 1;
+    if (qr_json_is_null(list) || !qr_json_is_null(qr_json_get(s->json, "layer_types"))) { return QRUN_OK; }
+    for (const qr_json *item = qr_json_first(list); item != NULL && n < config->n_layers; item = item->next, n++) {
+        if (!qr_json_as_int(item, 0, 1, &slides)) { break; }
+        config->layer_slides[n] = slides == 1;
+    }
+    if (cJSON_IsArray(list) && n == config->n_layers && (size_t)n == qr_json_count(list)) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"%s\" should be a list of 0 or 1 for each of %lld layer%s", s->what,
+                   key, (long long)config->n_layers, qr_plural(config->n_layers));
+}
+
+/* There are twice as many heads of keys in layers with a window. */
+static qrun_status read_mimo_heads(const qr_config_source *s, qr_model_config *config) {
+    int64_t *const n = &config->attention.sliding.n_kv_heads;
+    *n *= 2;
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "swa_num_key_value_heads", 1, 1 << 12, n));
+    config->n_kv_heads = *n;
+    if (config->n_heads % *n == 0) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: %lld heads are not divisible by %lld key/value heads of windows",
+                   s->what, (long long)config->n_heads, (long long)*n);
+}
+
+/* ---- Muse Glimmer and nanochat ----------------------------------------------------------------------------------- */
+
+/* Muse Glimmer's own keys. */
+static qrun_status read_muse_glimmer(const qr_config_source *s, qr_model_config *config) {
+    double query_scale = 3.87, logit_scale = 0.19611613513818404;
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, "qk_scale_factor", 1e-9, 1e9, &query_scale));
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, "output_multiplier", 1e-9, 1e9, &logit_scale));
+    config->post_norm_eps = 1e-8;
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, "post_norm_eps", 0, 1, &config->post_norm_eps));
+    config->attention_multiplier = query_scale / sqrt((double)config->head_dim);
+    config->logits_scaling = 1 / logit_scale;
+    config->final_logit_softcapping = s->defaults->final_softcap;
+    config->norm_adds_one = config->final_norm_is_plain = true;
+    config->norms_embeddings = config->norms_heads = config->attn_gate_apart = true;
+    return qr_config_get_double(s, "final_logit_softcapping", 1e-6, 1e9, &config->final_logit_softcapping);
+}
+
+/* Every fourth layer from the last does not rotate. The others do by the model's own theta, as in transformers. */
+static qrun_status read_muse_glimmer_rotated_layers(const qr_config_source *s, qr_model_config *config) {
+    for (int64_t i = 0; i < config->n_layers; i++) { config->layer_rotates[i] = (config->n_layers - 1 - i) % 4 != 0; }
+    return read_layer_thetas(s, config);
+}
+
+static qrun_status read_nanochat(const qr_config_source *s, qr_model_config *config) {
+    config->norms_layers = config->norms_heads = config->norms_embeddings = true;
+    config->final_logit_softcapping = s->defaults->final_softcap;
+    return qr_config_get_nullable(s, "final_logit_softcapping", 1e9, &config->final_logit_softcapping);
+}
+
+/* ---- others ------------------------------------------------------------------------------------------------------ */
+
+/* The gated delta rule of Qwen comes with gated attention and norms that add 1. */
+static qrun_status set_qwen_delta(const qr_config_source *s, qr_model_config *config) {
+    (void)s;
+    config->norm_adds_one = config->attn_output_gate = true;
+    return QRUN_OK;
+}
+
+static qrun_status set_nemotron(const qr_config_source *s, qr_model_config *config) {
+    (void)s;
+    config->norm_adds_one = true;
+    return QRUN_OK;
+}
+
+static qrun_status read_glm4_moe(const qr_config_source *s, qr_model_config *config) {
+    bool has_head_norms = false;
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "use_qk_norm", &has_head_norms));
+    config->without_head_norms = !has_head_norms;
+    return QRUN_OK;
+}
+
+/* Trinity: what its own code has beside transformers', and embeddings that are scaled by a factor. */
+static qrun_status read_afmoe(const qr_config_source *s, qr_model_config *config) {
+    bool scales = false, normalizes = true;
+    const char *scores = "sigmoid";
+    int64_t n_groups = 1;
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "mup_enabled", &scales));
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "route_norm", &normalizes));
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "score_func", &scores, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "num_expert_groups", 1, 1 << 12, &n_groups));
+    if (scales) { config->embedding_multiplier = sqrt((double)config->hidden_size); }
+    config->attn_gate_apart = true;
+    if (normalizes && strcmp(scores, "sigmoid") == 0 && n_groups == 1) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: the router's \"%s\" is not supported for this family", s->what,
+                   !normalizes     ? "route_norm"
+                   : n_groups != 1 ? "num_expert_groups"
+                                   : "score_func");
+}
+
+/* What configurations of Apertus say of a family of models that it is one of. */
+static qrun_status refuse_apertus_flags(const qr_config_source *s, qr_model_config *config) {
+    (void)config;
+    bool has_head_norms = true;
+    QR_RETURN_IF_ERROR(qr_config_refuse_flag(s, "mlp_bias"));
+    QR_RETURN_IF_ERROR(qr_config_refuse_flag(s, "post_norm"));
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "qk_norm", &has_head_norms));
+    if (has_head_norms) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"qk_norm\": false is not supported", s->what);
+}
+
+/* InternLM3 has biases everywhere or nowhere, as its own keys say, or as transformers calls them. */
+static qrun_status read_internlm3_biases(const qr_config_source *s, qr_model_config *config) {
+    static const char *const keys[][2] = {{"qkv_bias", "attention_bias"}, {"bias", "mlp_bias"}};
+    bool has[2] = {false, false};
+    for (size_t i = 0; i < QR_COUNT_OF(keys); i++) {
+        QR_RETURN_IF_ERROR(qr_config_get_bool(s, keys[i][0], &has[i]));
+        QR_RETURN_IF_ERROR(qr_config_get_bool(s, keys[i][1], &has[i]));
+    }
+    config->qkv_bias = config->o_bias = config->mlp_bias = has[0];
+    if (has[0] == has[1]) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\" and \"%s\" differ, which is not supported", s->what,
+                   keys[0][0], keys[1][0]);
+}
+
+/* As StableLM 2 12B has them. */
+static qrun_status refuse_stablelm_12b(const qr_config_source *s, qr_model_config *config) {
+    (void)config;
+    QR_RETURN_IF_ERROR(qr_config_refuse_flag(s, "use_parallel_residual"));
+    return qr_config_refuse_flag(s, "qk_layernorm");
+}
+
+/* OLMoE can clip queries, keys and values; none of its published models does. */
+static qrun_status refuse_clipping(const qr_config_source *s, qr_model_config *config) {
+    (void)config;
+    double limit = 0;
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, "clip_qkv", 0, 1e30, &limit));
+    if (limit == 0) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"clip_qkv\" is not supported", s->what);
+}
+
+/* Mistral 4 scales whole heads of queries, of which a part rotates. So they rotate as a whole, by nothing where they
+ * should not: neighbours together, and without a factor of YaRN's. */
+static qrun_status check_scaled_queries(const qr_config_source *s, qr_model_config *config) {
+    const qr_rope_config *rope = &config->rope;
+    const bool has_factor =
+        rope->type == QR_ROPE_LONGROPE ||
+        (rope->type == QR_ROPE_YARN && rope->attention_factor != 1 &&
+         (rope->attention_factor != 0 || rope->mscale == 0 || rope->mscale != rope->mscale_all_dim));
+    if (rope->interleaved && config->latent.plain_dim % 2 == 0 && !has_factor) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: a mistral4 model needs \"rope_interleave\", an even \"qk_nope_head_dim\", and \"mscale\" as "
+                   "\"mscale_all_dim\"; others are not supported",
+                   s->what);
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+static const qr_family_keys families[QR_FAMILY_COUNT] = {
+    [QR_FAMILY_GPT2] = {.attention = read_gpt2, .biases = set_all_biases},
+    [QR_FAMILY_GEMMA] = {.attention = read_gemma},
+    [QR_FAMILY_GEMMA2] = {.attention = read_gemma_2},
+    [QR_FAMILY_GEMMA3] = {.attention = read_gemma_2},
+    [QR_FAMILY_VAULT_GEMMA] = {.attention = read_gemma_2},
+    [QR_FAMILY_GEMMA4] = {.attention = read_gemma_4, .windows = read_gemma_4_windows, .heads = read_gemma_4_heads},
+    [QR_FAMILY_QWEN3_NEXT] = {.attention = set_qwen_delta},
+    [QR_FAMILY_QWEN3_5] = {.attention = set_qwen_delta},
+    [QR_FAMILY_QWEN3_5_MOE] = {.attention = set_qwen_delta},
+    [QR_FAMILY_SMOLLM3] = {.rotated_layers = read_smollm3_rotated_layers},
+    [QR_FAMILY_GRANITE4] = {.rotated_layers = read_positions},
+    [QR_FAMILY_GRANITE_SWA] = {.rotated_layers = read_granite_rotated_layers, .rope = read_granite_theta},
+    [QR_FAMILY_GRANITE_MOE_SWA] = {.rotated_layers = read_granite_rotated_layers, .rope = read_granite_theta},
+    [QR_FAMILY_MUSE_GLIMMER] = {.attention = read_muse_glimmer, .rotated_layers = read_muse_glimmer_rotated_layers},
+    [QR_FAMILY_NANOCHAT] = {.attention = read_nanochat},
+    [QR_FAMILY_COHERE] = {.attention = read_command_r},
+    [QR_FAMILY_COHERE2] = {.attention = read_cohere},
+    [QR_FAMILY_COHERE2_MOE] = {.sizes = read_cohere_sizes,
+                               .attention = read_cohere_experts,
+                               .windows = read_cohere_windows},
+    [QR_FAMILY_LFM2] = {.sizes = read_lfm2_mlp},
+    [QR_FAMILY_LFM3] = {.attention = read_lfm3},
+    [QR_FAMILY_FALCON_H1] = {.factors = read_falcon_h1_factors, .biases = refuse_falcon_h1_biases},
+    [QR_FAMILY_NEMOTRON_H] = {.layers = read_blocks, .biases = read_nemotron_h_biases},
+    [QR_FAMILY_NEMOTRON] = {.attention = set_nemotron},
+    [QR_FAMILY_MINICPM3] = {.factors = read_minicpm_factors},
+    [QR_FAMILY_HYPERCLOVAX] = {.factors = read_hyperclovax},
+    [QR_FAMILY_INTERNLM3] = {.biases = read_internlm3_biases},
+    [QR_FAMILY_MIMO_V2_FLASH] = {.sizes = read_mimo_sizes,
+                                 .attention = read_mimo,
+                                 .windows = read_mimo_windows,
+                                 .heads = read_mimo_heads},
+    [QR_FAMILY_GLM4_MOE] = {.attention = read_glm4_moe},
+    [QR_FAMILY_AFMOE] = {.attention = read_afmoe},
+    [QR_FAMILY_APERTUS] = {.attention = refuse_apertus_flags},
+    [QR_FAMILY_STABLELM] = {.attention = refuse_stablelm_12b},
+    [QR_FAMILY_OLMOE] = {.attention = refuse_clipping},
+    [QR_FAMILY_MISTRAL4] = {.rope = check_scaled_queries},
+};
+
+const qr_family_keys *qr_family_keys_of(qr_model_family family) { return &families[family]; }
