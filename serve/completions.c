@@ -412,6 +412,25 @@ static void fail(answer *a, int status, const char *member, const char *message)
     a->exchange = NULL;
 }
 
+void completions_fail_all(completions *c) {
+    static const char why[] = "the server has failed and ends; its own messages say why";
+    answer *next;
+    for (answer *a = c->answers; a != NULL; a = next) {
+        http_exchange *exchange = a->exchange;
+        next = a->next;
+        if (exchange == NULL) { continue; }
+        if (!a->is_preparing) {
+            fail(a, 500, NULL, why);
+            continue;
+        }
+        openai_error error = {.status = 500};
+        (void)openai_refuse(&error, 500, NULL, "%s", why);
+        http_on_left(exchange, NULL, NULL);
+        on_left(a); /* a job has the rest of it */
+        completions_refuse(exchange, &error);
+    }
+}
+
 /* What has the schemas that an answer is held to. */
 static const char *member_of_form(const answer *a) {
     return a->request.has_format ? "response_format" : a->request.must_call ? "tools" : NULL;

@@ -52,6 +52,8 @@ void completions_refuse(http_exchange *exchange, const openai_error *error);
 /* JSON as the whole answer; frees it. NULL: memory was short. */
 void completions_reply_json(http_exchange *exchange, int status, cJSON *json);
 
+/* Tells every client that waits that there will be no answer: nothing is computed any more. */
+void completions_fail_all(completions *c);
 /* Cancels what runs. */
 void completions_cancel_all(completions *c);
 /* Frees what is open when jobs and worker have ended. */

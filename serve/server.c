@@ -140,17 +140,21 @@ static void answer_request(void *user, http_exchange *exchange) {
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-static void on_session_failed(void *user, qrun_status status, const char *message) {
-    server *s = user;
-    s->error.status = status;
-    (void)snprintf(s->error.message, sizeof s->error.message, "%s", message);
-    event_base_loopbreak(s->base);
-}
-
 /* Nothing runs any more. Answers that are still being sent get a moment. */
 static void leave(server *s) {
     const struct timeval moment = {.tv_sec = http_server_unsent(s->http) > 0};
     event_base_loopexit(s->base, &moment);
+}
+
+static void on_session_failed(void *user, qrun_status status, const char *message) {
+    server *s = user;
+    if (s->error.status != QRUN_OK) { return; } /* another replica's was first */
+    s->error.status = status;
+    (void)snprintf(s->error.message, sizeof s->error.message, "%s", message);
+    http_server_stop_listening(s->http);
+    s->completions.is_closing = true;
+    completions_fail_all(&s->completions);
+    leave(s);
 }
 
 static void on_idle(void *user) {
