@@ -37,7 +37,7 @@ static qrun_status compare(const qrun_model *model, qr_error *err) {
     qr_json_put_begin(&text, NULL, '{');
     qr_json_put_text(&text, "version", qrun_version());
     put_hash(&text, "config", model->config.content_hash);
-    put_hash(&text, "content", model->content_hash);
+    put_hash(&text, "model", model->content_hash);
     qr_json_put_text(&text, "weights", qr_model_quant_name(model));
     qr_json_put_text(&text, "head", qr_weight_format_name(model->head_share.whole_format));
     qr_json_put_text(&text, "embedding", qr_weight_format_name(model->embedding.desc.format));

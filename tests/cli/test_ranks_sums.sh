@@ -137,7 +137,7 @@ refuses 2 "--grad-sums" --grad-accum 4096 --grad-sums 2048
     expect_err "was made by another run: grad sums is 2 here and 4 there"
     run finetune $plain --max-steps 5 --quiet --out "$work/full-other"
     expect_code 3
-    expect_err "was made by another run: grad sums is not known here and 4 there"
+    expect_err "was made by another run: grad sums is the default here and 4 there"
 }
 
 finish

@@ -190,7 +190,7 @@ wait_ranks
 last="two ranks, of which one has another model"
 expect_code 3
 expect_one_error_line
-expect_err "rank 1: runs something else than rank 0 (there): config is "
+expect_err "rank 1: runs something else than rank 0 (there): the model's config.json differs"
 
 # ---- Faults -----------------------------------------------------------------------------------------------------------
 
