@@ -162,9 +162,19 @@ static bool same_value(const qr_json *a, const qr_json *b) {
 static const char *name_of_value(const char *key, const qr_json *value) {
     static const struct {
         const char *key, *names[4];
-    } named[] = {{"optimizer", {"adamw", "adamw8bit", "adafactor", "sgd"}},
-                 {"schedule", {"linear", "cosine", "constant"}},
-                 {"objective", {"sft", "dpo", "orpo", "simpo"}}};
+    } named[] = {
+        {"optimizer",
+         {[QRUN_OPTIMIZER_ADAMW] = "adamw",
+          [QRUN_OPTIMIZER_ADAMW8BIT] = "adamw8bit",
+          [QRUN_OPTIMIZER_ADAFACTOR] = "adafactor",
+          [QRUN_OPTIMIZER_SGD] = "sgd"}},
+        {"schedule",
+         {[QRUN_SCHEDULE_LINEAR] = "linear", [QRUN_SCHEDULE_COSINE] = "cosine", [QRUN_SCHEDULE_CONSTANT] = "constant"}},
+        {"objective",
+         {[QRUN_OBJECTIVE_SFT] = "sft",
+          [QRUN_OBJECTIVE_DPO] = "dpo",
+          [QRUN_OBJECTIVE_ORPO] = "orpo",
+          [QRUN_OBJECTIVE_SIMPO] = "simpo"}}};
     for (size_t i = 0; cJSON_IsNumber(value) && i < QR_COUNT_OF(named); i++) {
         const int n = value->valueint;
         if (strcmp(key, named[i].key) == 0 && n >= 0 && (size_t)n < QR_COUNT_OF(named[i].names)) {

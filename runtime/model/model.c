@@ -366,10 +366,9 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
                         role == QR_ROLE_SHARED_OUT;
     linear->out_offset = has_siblings ? state->out_offset : is_out ? linear->share.ranges[0].first : 0;
     state->out_offset = is_out || role == QR_ROLE_ROUTER ? 0 : linear->out_offset + desc->rows;
-    if (role == QR_ROLE_V && model->shape.value_dim > 0) { linear->out_offset = 0; } /* in columns of their own */
-    if (role == QR_ROLE_Q) {                                                         /* without gates */
-        state->out_offset = model->shape.n_heads * model->layers[layer].head_dim;
-    }
+    /* Short values are made in a place of their own; what queries bring along, gates, is not in their columns. */
+    if (role == QR_ROLE_V && model->shape.value_dim > 0) { linear->out_offset = 0; }
+    if (role == QR_ROLE_Q) { state->out_offset = model->shape.n_heads * model->layers[layer].head_dim; }
     return QRUN_OK;
 }
 

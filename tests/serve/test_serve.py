@@ -359,10 +359,19 @@ class Service(unittest.TestCase):
             with server:
                 request = {"prompt": "Once upon a time", "max_tokens": 20}
                 self.assertEqual(server.ask("/v1/completions", request)[0], 200)
+                long = request | {"max_tokens": 400, "ignore_eos": True}
+                waiting, streaming = server.connect(), server.connect()
+                waiting.request("POST", "/v1/completions", json.dumps(long))
+                streaming.request("POST", "/v1/completions", json.dumps(long | {"stream": True}))
+                stream = streaming.getresponse()
+                self.assertIn(b"data: ", stream.readline())
                 os.truncate(os.path.join(quantised, "model.safetensors"), 5000)
-                status, answer = server.ask("/v1/completions", request)[:2]
-                self.assertEqual(status, 500, answer)
-                self.assertIn("the server has failed", answer["error"]["message"])
+                answer = waiting.getresponse()
+                self.assertEqual(answer.status, 500)
+                self.assertIn(b"the server has failed", answer.read())
+                self.assertIn(b"the server has failed", stream.read())
+                waiting.close()
+                streaming.close()
                 server.process.wait(60)
             self.assertEqual(server.code, 3, server.end_of_log)
             self.assertIn("it was cut short while it was read", server.end_of_log[-1])
