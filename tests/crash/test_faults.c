@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { MAX_CALLS = 2000, MAX_ARGUMENTS = 40, N_WORKERS = 2, STRIDE = CHECK_SANITIZED ? 7 : 1 };
+enum { MAX_CALLS = 2000, MAX_ARGUMENTS = 40, N_WORKERS = 2 };
 
 typedef struct call {
     char name[16], path[512];
@@ -204,10 +204,11 @@ static int n_faults(int worker, const scenario *s, const char *const finished[2]
     char name[32];
     snprintf(name, sizeof name, "worker%d", worker);
     const place p = make_place(name);
+    const int stride = CHECK_SANITIZED ? 7 : check_thins() ? 3 : 1; /* of the calls that a fault may hit */
     int n = 0, n_done = 0;
     for (int kind = 0; kind < N_KINDS; kind++) {
         for (int i = 1; i <= n_calls && check_state.n_failures_in_case == 0; i++) {
-            if (!applies(s, kind, &calls[i - 1]) || n++ % (N_WORKERS * STRIDE) != worker) { continue; }
+            if (!applies(s, kind, &calls[i - 1]) || n++ % (N_WORKERS * stride) != worker) { continue; }
             disturb(&p, s, finished, i, kind);
             n_done++;
         }

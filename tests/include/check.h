@@ -9,8 +9,9 @@
  * A case is `static void test_something(void)`. CHECK… macros record a failure and go on; REQUIRE ends the case.
  * check_skip("reason") inside a case marks it skipped; a program in which every case was skipped exits with 77.
  * An argument on the command line runs only the cases whose name contains it, or ends with it if it ends with "$".
- * With QRUN_TEST_TIMES set, each case prints the seconds of CPU time that it took. With QRUN_TEST_SHORT set, cases take
- * fewer rounds of the same kind (check_repeats): sanitizers take up to fifty times as long. */
+ * With QRUN_TEST_TIMES set, each case prints the seconds of CPU time that it took. Of products of sizes, types and
+ * options, a part runs that has each of them (check_thins); with QRUN_TEST_ALL set, all of it. With QRUN_TEST_SHORT
+ * set, cases take fewer rounds of the same kind (check_repeats): sanitizers take up to fifty times as long. */
 #ifndef QR_TESTS_CHECK_H
 #define QR_TESTS_CHECK_H
 
@@ -93,6 +94,9 @@ static inline int check_end(void) {
     if (check_state.n_failed > 0) { return 1; }
     return check_state.n_passed == 0 ? 77 : 0;
 }
+
+/* Whether a product of options is thinned out, for time: never a single one, and always under sanitizers. */
+static inline bool check_thins(void) { return CHECK_SANITIZED || getenv("QRUN_TEST_ALL") == NULL; }
 
 /* Rounds of a loop, such as seeds: `all`, or `few` where tests shall be short. */
 static inline int check_repeats(int all, int few) { return getenv("QRUN_TEST_SHORT") != NULL ? few : all; }

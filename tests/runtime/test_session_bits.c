@@ -137,7 +137,7 @@ static void run_model(const char *folder, qrun_quant quant, qrun_dtype dtype, qr
         if (t == 0) { run_alone(model, kv, &c, alone); }
         for (size_t s = 0; s < sizeof surroundings / sizeof *surroundings; s++) {
             const struct surrounding *around = &surroundings[s];
-            if (CHECK_SANITIZED && s % 2 != (size_t)t) { continue; } /* for time: each with one number of threads */
+            if (check_thins() && s % 2 != (size_t)t) { continue; } /* each with one number of threads */
             qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
             params.kv = kv, params.max_sequences = around->max_sequences,
             params.max_step_tokens = around->max_step_tokens;

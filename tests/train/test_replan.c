@@ -8,7 +8,7 @@
 #include "temporary.h"
 #include "trainer_run.h"
 
-enum { N_STEPS = 3, EVERY_CALL = CHECK_SANITIZED ? 71 : 11, EVERY_ALLOCATION = CHECK_SANITIZED ? 11 : 2 };
+enum { N_STEPS = 3 };
 
 static qrun_model *model;
 static bool is_full; /* the model is trained whole, so every run opens it anew */
@@ -151,15 +151,19 @@ static void fail_every_call(int64_t stride) {
     }
 }
 
+/* Of the calls and allocations that may fail: each so many-th does. */
+static int64_t every_allocation(void) { return CHECK_SANITIZED ? 11 : check_thins() ? 5 : 2; }
+static int64_t every_call(void) { return CHECK_SANITIZED ? 71 : check_thins() ? 19 : 11; }
+
 static void test_any_call_fails_once(void) {
     begin(false);
-    fail_every_call(EVERY_CALL);
+    fail_every_call(every_call());
     end();
 }
 
 static void test_any_call_fails_once_of_full_training(void) {
     begin(true);
-    fail_every_call(13 * EVERY_CALL);
+    fail_every_call(13 * every_call());
     end();
 }
 
@@ -167,7 +171,7 @@ static void test_any_call_fails_once_of_full_training(void) {
 static void test_any_call_fails_once_with_offloaded_gradients(void) {
     offloads_gradients = true;
     begin(true);
-    fail_every_call(13 * EVERY_CALL);
+    fail_every_call(13 * every_call());
     end();
     offloads_gradients = false;
 }
@@ -175,7 +179,7 @@ static void test_any_call_fails_once_with_offloaded_gradients(void) {
 static void test_any_allocation_fails_once(void) {
     begin(false);
     const qrun_train_params params = small_params(trainer_path("heap"));
-    for (int64_t n = 1;; n += EVERY_ALLOCATION) {
+    for (int64_t n = 1;; n += every_allocation()) {
         qr_alloc_stats before, after;
         temporary_remove_tree(params.saving.out);
         qr_alloc_get_stats(&before);

@@ -33,13 +33,16 @@ static const qr_json *peers_run(const qr_json *entry, qrun_dtype dtype) {
     return qr_json_get(entry, dtype == QRUN_DTYPE_F16 ? "f16" : bf16);
 }
 
-/* Against PEFT's in F32: equal in F32, and in BF16 within twice what PEFT in BF16 errs by. */
+/* Against PEFT's in F32: equal in F32, and in BF16 within twice what PEFT in BF16 errs by. A device may take half of
+ * the models in F32, and the others in BF16. */
 static void check_first_gradients(qrun_dtype dtype) {
     static training_batch batch;
-    int n_checked = 0;
+    const bool takes_half = check_thins() && context->backend->memory_info != NULL;
+    int n_checked = 0, turn = dtype == QRUN_DTYPE_F32 ? 0 : 1;
     for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "gradients")); entry != NULL;
          entry = entry->next) {
         fixture f;
+        if (turn++ % 2 != 0 && takes_half) { continue; }
         training_batch_read(entry_named(golden_index, "batches", text_of(entry, "batch")), 0, -1, &batch);
         const qr_json *peers = peers_run(entry, QRUN_DTYPE_BF16);
         const double bound = dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(peers, "gradient_error");

@@ -571,7 +571,7 @@ void test_op_attention(void) {
     for (int format = QR_KV_F32; format <= QR_KV_INT8; format++) {
         for (size_t d = 0; d < QR_COUNT_OF(head_dims); d++) {
             for (int w = 0; w < 2; w++, i++) {
-                if (CHECK_SANITIZED && (i / 2 + (unsigned)format) % 2 != 0) { continue; } /* for time; all without */
+                if (check_thins() && (i / 2 + (unsigned)format) % 2 != 0) { continue; }
                 const qr_kv_layout layout = heads(format, i % 3 == 0 ? 2 : 1, head_dims[d]);
                 const int32_t window = w == 0 ? 0 : windows[i / 2 % 5];
                 check_attention(layout, groups[i % 5], window, i % 4 < 2 ? 0.0F : 20.0F, i % 3 == 1 ? &one : &many,
@@ -581,7 +581,7 @@ void test_op_attention(void) {
     }
     for (size_t g = 0; g < QR_COUNT_OF(groups); g++) {
         for (size_t w = 0; w < QR_COUNT_OF(windows); w++) {
-            if (CHECK_SANITIZED && (g + w) % 2 != 0) { continue; } /* for time; all without */
+            if (check_thins() && (g + w) % 2 != 0) { continue; }
             check_attention(heads(QR_KV_BF16, 2, 16), groups[g], windows[w], w % 2 == 0 ? 0.0F : 50.0F, &many, IN_ALL);
         }
     }
