@@ -196,6 +196,39 @@ static qrun_status check_shapes(const qr_adapter *adapter, qr_adapter_module *mo
                                   &found, err);
 }
 
+/* Whether there is LoRA on two parameters of this module. */
+static qrun_status find_other(const qr_adapter *adapter, const qr_adapter_module *module, bool *is_one_of_two,
+                              qr_error *err) {
+    static const char wrapped[] = ".base_layer";
+    qr_buffer inner = {0};
+    qr_buffer_append_format(&inner, "%s%s", module->name, wrapped);
+    const bool ok = qr_buffer_ok(&inner);
+    *is_one_of_two = qr_ends_with(module->name, wrapped) || (ok && qr_adapter_find(adapter, inner.data) != NULL);
+    qr_buffer_free(&inner);
+    return ok ? QRUN_OK : qr_fail_memory(err, module->name, strlen(module->name));
+}
+
+/* What the LoRA of a module is on: the module, or a parameter of it. An entry of target_parameters that is a name alone
+ * may be of any module. */
+static qrun_status find_target(const qr_adapter *adapter, const qr_adapter_module *module, const char **parameter,
+                               qr_error *err) {
+    const qr_adapter_config *config = &adapter->config;
+    bool targeted, two = false;
+    *parameter = NULL;
+    if (config->target_parameters.n_names > 0) {
+        QR_RETURN_IF_ERROR(find_other(adapter, module, &two, err));
+        *parameter = qr_adapter_config_parameter(config, module->name, two, false);
+    }
+    if (*parameter != NULL) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_adapter_config_targets(config, module->name, &targeted, err));
+    if (targeted) { return QRUN_OK; }
+    if (config->target_parameters.n_names > 0) {
+        *parameter = qr_adapter_config_parameter(config, module->name, two, true);
+    }
+    if (*parameter != NULL) { return QRUN_OK; }
+    return fail_module(adapter, module, "has LoRA tensors, and adapter_config.json does not target it", err);
+}
+
 static qrun_status check_module(const qr_adapter *adapter, qr_adapter_module *module, qr_error *err) {
     const qr_adapter_config *config = &adapter->config;
     if (module->a == NULL) { return fail_module(adapter, module, "has no tensor lora_A", err); }
@@ -206,15 +239,11 @@ static qrun_status check_module(const qr_adapter *adapter, qr_adapter_module *mo
                                             : "has a lora_magnitude_vector, though the config does not say use_dora",
                            err);
     }
-    const bool is_parameter = qr_adapter_config_targets_parameter(config, module->name);
-    bool targeted = is_parameter;
-    if (!is_parameter) { QR_RETURN_IF_ERROR(qr_adapter_config_targets(config, module->name, &targeted, err)); }
-    if (!targeted) {
-        return fail_module(adapter, module, "has LoRA tensors, and adapter_config.json does not target it", err);
-    }
+    const char *parameter;
+    QR_RETURN_IF_ERROR(find_target(adapter, module, &parameter, err));
     QR_RETURN_IF_ERROR(
-        qr_adapter_config_scale(config, module->name, &module->rank, &module->alpha, &module->scale, err));
-    module->n_stacked = is_parameter && module->a->n_dims == 2 ? module->a->dims[0] / module->rank : 1;
+        qr_adapter_config_scale(config, module->name, parameter, &module->rank, &module->alpha, &module->scale, err));
+    module->n_stacked = parameter != NULL && module->a->n_dims == 2 ? module->a->dims[0] / module->rank : 1;
     if (module->n_stacked < 1) { module->n_stacked = 1; }
     return check_shapes(adapter, module, err);
 }

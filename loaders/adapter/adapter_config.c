@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "base/alloc.h"
+#include "base/buffer.h"
 #include "base/number.h"
 #include "base/sizes.h"
 #include "loaders/files/suffix.h"
@@ -321,28 +322,54 @@ qrun_status qr_adapter_config_targets(const qr_adapter_config *config, const cha
     return QRUN_OK;
 }
 
-/* Wrappers of the other parameters of a module stand between. */
-bool qr_adapter_config_targets_parameter(const qr_adapter_config *config, const char *module) {
-    static const char wrapper[] = ".base_layer";
-    size_t length = strlen(module);
-    while (length > strlen(wrapper) && strncmp(module + length - strlen(wrapper), wrapper, strlen(wrapper)) == 0) {
-        length -= strlen(wrapper);
+static const char wrapper[] = ".base_layer";
+
+/* Bytes of a module's name without the wrappers of its other parameters. */
+static size_t unwrapped_bytes(const char *module) {
+    size_t n = strlen(module);
+    while (n > strlen(wrapper) && strncmp(module + n - strlen(wrapper), wrapper, strlen(wrapper)) == 0) {
+        n -= strlen(wrapper);
     }
-    for (size_t i = 0; i < config->target_parameters.n_names; i++) {
-        const char *name = config->target_parameters.names[i], *dot = strrchr(name, '.');
-        const size_t n = dot != NULL ? (size_t)(dot - name) : 0;
-        if (n == 0 || n > length || strncmp(module + length - n, name, n) != 0) { continue; }
-        if (n == length || module[length - n - 1] == '.') { return true; }
-    }
-    return false;
+    return n;
 }
 
-qrun_status qr_adapter_config_scale(const qr_adapter_config *config, const char *module, int64_t *rank, double *alpha,
-                                    double *scale, qr_error *err) {
+/* The parameter of a module of n bytes that an entry of target_parameters means, by its name in the module: the entry
+ * is how its path ends. NULL: none. */
+static const char *parameter_of(const char *entry, const char *module, size_t n) {
+    const char *dot = strrchr(entry, '.');
+    const size_t n_of = dot != NULL ? (size_t)(dot - entry) : 0;
+    if (dot == NULL) { return entry; }
+    if (n_of > n || strncmp(module + n - n_of, entry, n_of) != 0) { return NULL; }
+    return n_of == n || module[n - n_of - 1] == '.' ? dot + 1 : NULL;
+}
+
+const char *qr_adapter_config_parameter(const qr_adapter_config *config, const char *module, bool is_one_of_two,
+                                        bool by_name_alone) {
+    const size_t n = unwrapped_bytes(module);
+    const bool is_outer = is_one_of_two && module[n] == '\0';
+    const char *found = NULL;
+    for (size_t i = 0; i < config->target_parameters.n_names; i++) {
+        const char *parameter = parameter_of(config->target_parameters.names[i], module, n);
+        if (parameter == NULL || (parameter == config->target_parameters.names[i]) != by_name_alone) { continue; }
+        if ((strcmp(parameter, "down_proj") == 0) == is_outer) { return parameter; }
+        found = parameter;
+    }
+    return found;
+}
+
+qrun_status qr_adapter_config_scale(const qr_adapter_config *config, const char *module, const char *parameter,
+                                    int64_t *rank, double *alpha, double *scale, qr_error *err) {
     double r = (double)config->rank;
+    qr_buffer name = {0};
     *alpha = config->alpha;
-    QR_RETURN_IF_ERROR(find_value(&config->rank_pattern, module, &r, err));
-    QR_RETURN_IF_ERROR(find_value(&config->alpha_pattern, module, alpha, err));
+    qr_buffer_append(&name, module, parameter != NULL ? unwrapped_bytes(module) : strlen(module));
+    if (parameter != NULL) { qr_buffer_append_format(&name, ".%s", parameter); }
+    qr_buffer_append_char(&name, '\0');
+    qrun_status status = qr_buffer_ok(&name) ? QRUN_OK : qr_fail_memory(err, module, strlen(module));
+    if (status == QRUN_OK) { status = find_value(&config->rank_pattern, name.data, &r, err); }
+    if (status == QRUN_OK) { status = find_value(&config->alpha_pattern, name.data, alpha, err); }
+    qr_buffer_free(&name);
+    QR_RETURN_IF_ERROR(status);
     *rank = (int64_t)r;
     *scale = *alpha / (config->use_rslora ? sqrt(r) : r);
     return QRUN_OK;

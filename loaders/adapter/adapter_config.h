@@ -39,7 +39,7 @@ typedef struct qr_adapter_config {
     bool fan_in_fan_out;
     qr_pattern_values rank_pattern, alpha_pattern;
     qr_module_set target_modules, exclude_modules;
-    qr_module_set target_parameters; /* names: a parameter is meant when its path ends in one */
+    qr_module_set target_parameters; /* names: a parameter is meant when its path is one, or ends in "." and one */
     qr_module_pattern **modules_to_save;
     size_t n_modules_to_save;
     int64_t *layers; /* layers_to_transform; NULL = every layer */
@@ -57,14 +57,17 @@ void qr_adapter_config_free(qr_adapter_config *config); /* leaves it zeroed; fin
  * target_modules every module is meant. */
 qrun_status qr_adapter_config_targets(const qr_adapter_config *config, const char *module, bool *targeted,
                                       qr_error *err);
-/* Whether a parameter of the module ("model.layers.0.mlp.experts"), or of what it wraps, is one of target_parameters.
- */
-bool qr_adapter_config_targets_parameter(const qr_adapter_config *config, const char *module);
+/* The parameter that LoRA on this module ("model.layers.0.mlp.experts"), which may be wrapped by LoRA on another
+ * parameter, is of, by its name in the module: one of target_parameters; NULL: it is of the module itself. PEFT wraps
+ * parameters in the order of the module: with LoRA on two, the outer one is of "down_proj". by_name_alone: of entries
+ * that are such a name; else of those that name the module too. */
+const char *qr_adapter_config_parameter(const qr_adapter_config *config, const char *module, bool is_one_of_two,
+                                        bool by_name_alone);
 /* Whether the module, or one that contains it, is kept whole by modules_to_save. */
 qrun_status qr_adapter_config_saves(const qr_adapter_config *config, const char *module, bool *saved, qr_error *err);
 
-/* Rank, alpha and the factor on B·A of a module. */
-qrun_status qr_adapter_config_scale(const qr_adapter_config *config, const char *module, int64_t *rank, double *alpha,
-                                    double *scale, qr_error *err);
+/* Rank, alpha and the factor on B·A of a module, or of a parameter of it (else NULL): patterns see its own path. */
+qrun_status qr_adapter_config_scale(const qr_adapter_config *config, const char *module, const char *parameter,
+                                    int64_t *rank, double *alpha, double *scale, qr_error *err);
 
 #endif

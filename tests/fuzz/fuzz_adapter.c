@@ -28,7 +28,8 @@ static void check_config(const char *text, size_t size) {
             bool targeted;
             int64_t rank;
             double alpha, scale;
-            if (qr_adapter_config_scale(&config, modules[i], &rank, &alpha, &scale, NULL) == QRUN_OK) {
+            if (qr_adapter_config_scale(&config, modules[i], i % 2 == 0 ? NULL : "down_proj", &rank, &alpha, &scale,
+                                        NULL) == QRUN_OK) {
                 FUZZ_CHECK(rank > 0 && isfinite(alpha) && isfinite(scale));
             }
             (void)qr_adapter_config_targets(&config, modules[i], &targeted, NULL);

@@ -100,10 +100,51 @@ static void test_scales(void) {
         CHECK_MSG(parse(cases[i].text, &config, &err) == QRUN_OK, "%s", err.message);
         int64_t rank;
         double alpha, scale;
-        CHECK_INT(qr_adapter_config_scale(&config, cases[i].module, &rank, &alpha, &scale, &err), QRUN_OK);
+        CHECK_INT(qr_adapter_config_scale(&config, cases[i].module, NULL, &rank, &alpha, &scale, &err), QRUN_OK);
         CHECK_MSG(rank == cases[i].rank && alpha == cases[i].alpha && scale == cases[i].scale,
                   "%s, %s: rank %lld, alpha %g, scale %g", cases[i].text, cases[i].module, (long long)rank, alpha,
                   scale);
+        qr_adapter_config_free(&config);
+    }
+}
+
+/* What LoRA on experts is of, and the patterns that see it. */
+static void test_parameters(void) {
+    static const struct {
+        const char *text, *module;
+        bool is_one_of_two, by_name_alone;
+        const char *parameter; /* NULL: none */
+        int64_t rank;
+        double alpha;
+    } cases[] = {
+        {"'mlp.experts.down_proj'", "m.0.mlp.experts", false, false, "down_proj", 8, 1},
+        {"'mlp.experts.down_proj'", "m.0.mlp.experts", false, true, NULL, 8, 8},
+        {"'mlp.experts.down_proj'", "m.0.xmlp.experts", false, false, NULL, 8, 8},
+        {"'m.0.mlp.experts.gate_up_proj'", "m.0.mlp.experts", false, false, "gate_up_proj", 4, 8},
+        {"'down_proj','gate_up_proj'", "m.0.mlp.experts", true, true, "down_proj", 8, 1},
+        {"'down_proj','gate_up_proj'", "m.0.mlp.experts.base_layer", true, true, "gate_up_proj", 4, 8},
+        {"'gate_up_proj','down_proj'", "m.0.mlp.experts", true, true, "down_proj", 8, 1},
+        {"'gate.weight'", "m.0.mlp.gate", false, false, "weight", 8, 8},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        char text[400];
+        qr_adapter_config config;
+        qr_error err = {0};
+        int64_t rank;
+        double alpha, scale;
+        snprintf(text, sizeof text,
+                 "{'peft_type':'LORA','target_modules':['q_proj'],'target_parameters':[%s],'rank_pattern':{'.*\\\\."
+                 "gate_up_proj':4,'experts':2},'alpha_pattern':{'experts.down_proj':1,'mlp.experts':3}}",
+                 cases[i].text);
+        CHECK_MSG(parse(text, &config, &err) == QRUN_OK, "%s", err.message);
+        const char *found =
+            qr_adapter_config_parameter(&config, cases[i].module, cases[i].is_one_of_two, cases[i].by_name_alone);
+        CHECK_STR(found != NULL ? found : "none", cases[i].parameter != NULL ? cases[i].parameter : "none");
+        if (found != NULL) {
+            CHECK_INT(qr_adapter_config_scale(&config, cases[i].module, found, &rank, &alpha, &scale, &err), QRUN_OK);
+            CHECK_INT(rank, cases[i].rank);
+            CHECK_MSG(alpha == cases[i].alpha, "%s, %s: alpha %g", text, cases[i].module, alpha);
+        }
         qr_adapter_config_free(&config);
     }
 }
@@ -152,8 +193,8 @@ static void test_hostile_pattern_ends(void) {
     REQUIRE(parse("{'peft_type':'LORA','rank_pattern':{'(a|aa)+c':2}}", &config, NULL) == QRUN_OK);
     int64_t rank;
     double alpha, scale;
-    CHECK_INT(qr_adapter_config_scale(&config, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabc", &rank, &alpha,
-                                      &scale, &err),
+    CHECK_INT(qr_adapter_config_scale(&config, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabc", NULL, &rank,
+                                      &alpha, &scale, &err),
               QRUN_ERROR_INPUT);
     CHECK_MSG(strstr(err.message, "write a simpler one") != NULL, "%s", err.message);
     qr_adapter_config_free(&config);
@@ -345,6 +386,7 @@ int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_targets);
     CHECK_RUN(test_scales);
+    CHECK_RUN(test_parameters);
     CHECK_RUN(test_config_refusals);
     CHECK_RUN(test_hostile_pattern_ends);
     CHECK_RUN(test_reads_everything);
