@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "base/sizes.h"
 
-static const char MAGIC[8] = {'Q', 'R', 'D', 'A', 'T', 'A', '0', '2'};
+static const char MAGIC[8] = {'Q', 'R', 'D', 'A', 'T', 'A', '0', '3'};
 static const char zeros[8];
 enum { HEADER_BYTES = 16 };
 

@@ -2,7 +2,7 @@
  *
  * Named <folder>/<key as 16 hexadecimal digits>.qrdata, in the byte order of the machine:
  *
- *   8 bytes             "QRDATA02"
+ *   8 bytes             "QRDATA03"
  *   8 bytes             the key: a hash of everything that the tokens depend on
  *   per example         int32 ids[n_tokens], then uint8 is_target[n_tokens], zeros up to a multiple of 4 bytes
  *   zeros               up to a multiple of 8 bytes

@@ -80,18 +80,15 @@ static qrun_status find_by_parting(rendering *r, size_t i, const qr_buffer *whol
     return QRUN_OK;
 }
 
-/* Rendering with another text as message i's content, into a cleared *out; *done is false where the message has no
- * content, or the template does not take it. */
-static qrun_status render_with_content(rendering *r, size_t i, char *text, size_t n, qr_buffer *out, bool *done,
-                                       qr_error *err) {
-    qr_json *content = qr_message_content(&r->messages.nodes[i]);
-    *done = false;
-    if (content == NULL) { return QRUN_OK; }
-    const qr_json kept = *content;
-    content->type = cJSON_String;
-    content->valuestring = text;
+/* Rendering the first n messages with another text in a place of theirs, into a cleared *out; *done is false where the
+ * template does not take it. */
+static qrun_status render_with_text(rendering *r, qr_json *place, char *text, size_t n, qr_buffer *out, bool *done,
+                                    qr_error *err) {
+    const qr_json kept = *place;
+    place->type = cJSON_String;
+    place->valuestring = text;
     const qrun_status status = try_render(r, n, false, out, done, err);
-    *content = kept;
+    *place = kept;
     return status;
 }
 
@@ -113,18 +110,18 @@ static bool split_at_word(const rendering *r, const qr_buffer *text, size_t *n_b
     return strstr(*rest, r->word.data) == NULL;
 }
 
-/* The second way. */
-static qrun_status find_by_word(rendering *r, size_t i, const qr_buffer *whole, qr_text_span *span, bool *found,
-                                qr_error *err) {
-    const qr_json *content = qr_message_content(&r->messages.nodes[i]);
+/* Where a text of message i begins in W, and where the turn ends; *found is false where the word in its place does not
+ * show it. */
+static qrun_status find_place(rendering *r, size_t i, qr_json *place, const qr_buffer *whole, qr_text_span *span,
+                              bool *found, qr_error *err) {
     bool done;
     size_t n_before, n_ignored;
     const char *rest, *tail;
     *found = false;
-    if (!cJSON_IsString(content)) { return QRUN_OK; }
+    if (!cJSON_IsString(place)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(choose_word(r, whole, err));
-    QR_RETURN_IF_ERROR(render_with_content(r, i, r->word.data, r->messages.n, &r->before, &done, err));
-    if (done) { QR_RETURN_IF_ERROR(render_with_content(r, i, r->word.data, i + 1, &r->after, &done, err)); }
+    QR_RETURN_IF_ERROR(render_with_text(r, place, r->word.data, r->messages.n, &r->before, &done, err));
+    if (done) { QR_RETURN_IF_ERROR(render_with_text(r, place, r->word.data, i + 1, &r->after, &done, err)); }
     if (!done || !split_at_word(r, &r->before, &n_before, &rest) || !split_at_word(r, &r->after, &n_ignored, &tail)) {
         return QRUN_OK;
     }
@@ -138,6 +135,28 @@ static qrun_status find_by_word(rendering *r, size_t i, const qr_buffer *whole, 
     return QRUN_OK;
 }
 
+/* The second way. */
+static qrun_status find_by_word(rendering *r, size_t i, const qr_buffer *whole, qr_text_span *span, bool *found,
+                                qr_error *err) {
+    return find_place(r, i, qr_message_content(&r->messages.nodes[i]), whole, span, found, err);
+}
+
+/* The fourth way. */
+static qrun_status find_by_call(rendering *r, size_t i, const qr_buffer *whole, qr_text_span *span, bool *found,
+                                qr_error *err) {
+    const qr_json *message = &r->messages.nodes[i];
+    const qr_json *call = qr_json_first(qr_json_get(message, "tool_calls")), *function = qr_json_get(call, "function");
+    const qr_json *name = qr_json_get(function != NULL ? function : call, "name");
+    QR_RETURN_IF_ERROR(find_place(r, i, (qr_json *)(uintptr_t)name, whole, span, found, err));
+    if (*found) { QR_RETURN_IF_ERROR(try_render(r, i, true, &r->before, found, err)); }
+    if (*found) { QR_RETURN_IF_ERROR(try_render(r, i, false, &r->plain, found, err)); }
+    if (!*found) { return QRUN_OK; }
+    const size_t start = common_bytes(whole->data, whole->size, r->before.data, r->before.size);
+    *found = begins_with(whole, &r->plain) && start >= r->plain.size && start <= span->start;
+    span->start = start;
+    return QRUN_OK;
+}
+
 static qrun_status mark_message(rendering *r, size_t i, qr_marked_text *marked, qr_error *err) {
     const char *role = qr_message_role(&r->messages.nodes[i]);
     const bool is_answer = strcmp(role, "assistant") == 0;
@@ -146,6 +165,7 @@ static qrun_status mark_message(rendering *r, size_t i, qr_marked_text *marked, 
     if (is_answer) { QR_RETURN_IF_ERROR(find_by_prefix(r, i, &marked->text, &span, &found, err)); }
     if (!found) { QR_RETURN_IF_ERROR(find_by_word(r, i, &marked->text, &span, &found, err)); }
     if (!found && is_answer) { QR_RETURN_IF_ERROR(find_by_parting(r, i, &marked->text, &span, &found, err)); }
+    if (!found && is_answer) { QR_RETURN_IF_ERROR(find_by_call(r, i, &marked->text, &span, &found, err)); }
     const size_t least = marked->n_spans > 0 ? marked->spans[marked->n_spans - 1].end : 0;
     if (!found || span.start < least) {
         return qr_fail(err, QRUN_ERROR_INPUT,
@@ -156,6 +176,25 @@ static qrun_status mark_message(rendering *r, size_t i, qr_marked_text *marked, 
     return qr_marked_text_add(marked, span.start, span.end, err);
 }
 
+/* What an answer that counts has, and the template leaves out: an answer that is nothing but lost calls would teach to
+ * say nothing. */
+static qrun_status note_left_out(rendering *r, size_t i, qr_message_notes *notes, qr_error *err) {
+    const qr_conversation *c = r->conversation;
+    const qr_json *message = &r->messages.nodes[i], *content = qr_message_content(message);
+    if (!qr_chat_template_writes_calls(r->chat_template, message, c->tools, c->extra, c->now)) {
+        if (!cJSON_IsString(content) || content->valuestring[0] == '\0') {
+            return qr_fail(err, QRUN_ERROR_INPUT,
+                           "message %zu is a call of a tool, and the chat template has no place for calls",
+                           i + 1 - r->messages.n_added);
+        }
+        qr_buffer_append(&notes->unknown_members, "tool_calls", sizeof "tool_calls");
+    }
+    if (!qr_chat_template_writes_thoughts(r->chat_template, message, c->extra, c->now)) {
+        qr_buffer_append(&notes->unknown_members, "reasoning_content", sizeof "reasoning_content");
+    }
+    return QRUN_OK;
+}
+
 qrun_status qr_conversation_render(const qr_conversation *conversation, const qr_chat_template *chat_template,
                                    qr_marked_text *marked, qr_message_notes *notes, qr_error *err) {
     rendering r = {.conversation = conversation, .chat_template = chat_template};
@@ -163,7 +202,12 @@ qrun_status qr_conversation_render(const qr_conversation *conversation, const qr
     QR_TRY(qr_messages_read(&conversation->messages, &r.messages, notes, err));
     QR_TRY(render(&r, r.messages.n, false, &marked->text, err));
     for (size_t i = 0; i < r.messages.n && marked->text.size > 0; i++) {
-        if (r.messages.counts[i]) { QR_TRY(mark_message(&r, i, marked, err)); }
+        if (!r.messages.counts[i]) { continue; }
+        QR_TRY(note_left_out(&r, i, notes, err));
+        QR_TRY(mark_message(&r, i, marked, err));
+    }
+    if (!qr_chat_template_writes_tools(chat_template, conversation->tools, conversation->extra, conversation->now)) {
+        qr_buffer_append(&notes->unknown_members, "tools", sizeof "tools");
     }
 out:
     rendering_free(&r);

@@ -13,6 +13,9 @@
  *   3. Where that fails too, because the template takes the content apart, W begins with R(i + 1), and the prompt holds
  *      more than the turn's opening (a tag that begins a thought): the text begins where the prompt and R(i + 1) part,
  *      if that is after R(i).
+ *   4. Where the message calls a tool, and the template writes something between a content and the call that it leaves
+ *      out where there is none: the second way with the name of the call in place of the content finds the end of the
+ *      turn, and the third way's prompt where it begins.
  *
  * Messages of other roles, where they count, are found by the second way alone: the prompt is not for them. Where none
  * finds a message the conversation is refused: what should not count is never marked. */

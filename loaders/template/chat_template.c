@@ -1,6 +1,7 @@
 #include "loaders/template/chat_template.h"
 
 #include <dirent.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -38,6 +39,7 @@ struct qr_chat_template {
     bool has_other;              /* while reading: a template of another name, which is not kept */
     special_token *tokens;
     size_t n_tokens, tokens_capacity;
+    atomic_int bare[2]; /* 1 + qr_bare_content, of the standard template and the other; 0: not known yet */
 };
 
 void qr_chat_template_free(qr_chat_template *chat_template) {
@@ -295,9 +297,130 @@ static size_t list_variables(const qr_chat_template *chat_template, const qr_jso
     return n;
 }
 
+/* What to render, but for the messages. */
+typedef struct setting {
+    const qr_chat_template *chat_template;
+    const qr_json *tools, *extra;
+    bool add_generation_prompt;
+    int64_t now;
+} setting;
+
+static bool uses_tools(const setting *s) { return !qr_json_is_null(s->tools) && s->chat_template->tool_use != NULL; }
+
+static qrun_status render(const setting *s, const qr_json *messages, qr_bare_content bare, qr_buffer *out,
+                          qr_error *err) {
+    const qr_chat_template *of = s->chat_template;
+    qr_template_messages prepared = {0};
+    qr_jinja_variable *variables = NULL;
+    qrun_status status;
+    QR_TRY(qr_template_messages_prepare(messages, bare, &prepared, err));
+    const size_t n_most = of->n_tokens + qr_json_count(s->extra) + 4;
+    variables = qr_alloc_array(n_most, sizeof *variables);
+    if (variables == NULL) { QR_TRY(qr_fail_memory(err, "the template's arguments", n_most * sizeof *variables)); }
+    const size_t n = list_variables(of, &prepared.list, s->tools, s->extra, s->add_generation_prompt, variables);
+    QR_TRY(qr_jinja_render(uses_tools(s) ? of->tool_use : of->standard, variables, n, s->now, out, err));
+out:
+    qr_free(variables);
+    qr_template_messages_free(&prepared);
+    return status;
+}
+
+/* ---- What a template writes -------------------------------------------------------------------------------------- */
+
+/* Renders a short conversation, which the message ends where there is one. */
+static bool render_short(const setting *s, const qr_json *message, qr_bare_content bare, qr_buffer *out) {
+    qr_json content = {.type = cJSON_String, .string = (char[]){"content"}, .valuestring = (char[]){"a"}};
+    qr_json role = {
+        .type = cJSON_String, .string = (char[]){"role"}, .valuestring = (char[]){"user"}, .next = &content};
+    qr_json answer = {0};
+    qr_json user = {.type = cJSON_Object, .child = &role, .next = message != NULL ? &answer : NULL};
+    const qr_json list = {.type = cJSON_Array, .child = &user};
+    if (message != NULL) { answer = *message; }
+    answer.next = NULL;
+    return render(s, &list, bare, out, NULL) == QRUN_OK && qr_buffer_ok(out);
+}
+
+/* Whether two renderings of one setting are there, and how they compare. */
+typedef enum comparison { NOT_RENDERED, SAME, DIFFERENT } comparison;
+
+static comparison compare(const setting *s, const qr_json *message, const setting *other_s, const qr_json *other,
+                          qr_bare_content bare) {
+    qr_buffer text = {0}, other_text = {0};
+    comparison found = NOT_RENDERED;
+    if (render_short(s, message, bare, &text) && render_short(other_s, other, bare, &other_text)) {
+        const bool is_same =
+            text.size == other_text.size && (text.size == 0 || memcmp(text.data, other_text.data, text.size) == 0);
+        found = is_same ? SAME : DIFFERENT;
+    }
+    qr_buffer_free(&text);
+    qr_buffer_free(&other_text);
+    return found;
+}
+
+/* The message with another name in its first call; NULL: there is none, or no memory. */
+static qr_json *rename_call(const qr_json *message) {
+    qr_json *renamed = cJSON_Duplicate(message, true);
+    const qr_json *call = qr_json_first(qr_json_get(renamed, "tool_calls")), *function = qr_json_get(call, "function");
+    qr_json *name = cJSON_GetObjectItemCaseSensitive(function != NULL ? function : call, "name");
+    if (cJSON_IsString(name) && cJSON_SetValuestring(name, "qrun_probe") != NULL) { return renamed; }
+    cJSON_Delete(renamed);
+    return NULL;
+}
+
+/* The first content with which a message's calls are written; the number of contents where they are with none. */
+static int find_content(const setting *s, const qr_json *message) {
+    setting alone = *s;
+    alone.add_generation_prompt = false;
+    qr_json *renamed = rename_call(message);
+    int bare = QR_BARE_EMPTY;
+    while (bare <= QR_BARE_LEFT_OUT && renamed != NULL &&
+           compare(&alone, message, &alone, renamed, (qr_bare_content)bare) != DIFFERENT) {
+        bare++;
+    }
+    if (renamed == NULL) { bare = QR_BARE_LEFT_OUT; }
+    cJSON_Delete(renamed);
+    return bare;
+}
+
+/* Templates differ in what they take as the content of a message that has none. What one takes is found out once. */
+static qr_bare_content choose_bare_content(const setting *s, const qr_json *messages) {
+    atomic_int *known = (atomic_int *)(uintptr_t)&s->chat_template->bare[uses_tools(s) ? 1 : 0];
+    const qr_json *message = qr_json_first(messages);
+    while (message != NULL && !qr_message_is_bare_call(message)) { message = message->next; }
+    if (message == NULL) { return QR_BARE_LEFT_OUT; }
+    const int kept = atomic_load_explicit(known, memory_order_relaxed);
+    if (kept > 0) { return (qr_bare_content)(kept - 1); }
+    const int found = find_content(s, message);
+    if (found >= QR_BARE_LEFT_OUT) { return QR_BARE_LEFT_OUT; }
+    atomic_store_explicit(known, 1 + found, memory_order_relaxed);
+    return (qr_bare_content)found;
+}
+
+bool qr_chat_template_writes_calls(const qr_chat_template *chat_template, const qr_json *message, const qr_json *tools,
+                                   const qr_json *extra, int64_t now) {
+    const setting s = {chat_template, tools, extra, false, now};
+    return qr_json_count(qr_json_get(message, "tool_calls")) == 0 || find_content(&s, message) <= QR_BARE_LEFT_OUT;
+}
+
+bool qr_chat_template_writes_thoughts(const qr_chat_template *chat_template, const qr_json *message,
+                                      const qr_json *extra, int64_t now) {
+    const setting s = {chat_template, NULL, extra, false, now};
+    qr_json *without = qr_message_without_thoughts(message);
+    const bool is_lost = without != NULL && compare(&s, message, &s, without, QR_BARE_EMPTY) == SAME;
+    cJSON_Delete(without);
+    return !is_lost;
+}
+
+bool qr_chat_template_writes_tools(const qr_chat_template *chat_template, const qr_json *tools, const qr_json *extra,
+                                   int64_t now) {
+    const setting with = {chat_template, tools, extra, false, now}, without = {chat_template, NULL, extra, false, now};
+    return qr_json_count(tools) == 0 || compare(&with, NULL, &without, NULL, QR_BARE_LEFT_OUT) != SAME;
+}
+
 qrun_status qr_chat_template_render(const qr_chat_template *chat_template, const qr_json *messages,
                                     const qr_json *tools, const qr_json *extra, bool add_generation_prompt, int64_t now,
                                     qr_buffer *out, qr_error *err) {
+    const setting s = {chat_template, tools, extra, add_generation_prompt, now};
     const bool has_tools = !qr_json_is_null(tools);
     if (has_tools && !cJSON_IsArray(tools)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "\"tools\" should be a list of tools");
@@ -305,19 +428,5 @@ qrun_status qr_chat_template_render(const qr_chat_template *chat_template, const
     if (!qr_json_is_null(extra) && !cJSON_IsObject(extra)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "the template's arguments should be an object");
     }
-    qr_template_messages prepared = {0};
-    qr_jinja_variable *variables = NULL;
-    qrun_status status;
-    QR_TRY(qr_template_messages_prepare(messages, &prepared, err));
-    const size_t n_most = chat_template->n_tokens + qr_json_count(extra) + 4;
-    variables = qr_alloc_array(n_most, sizeof *variables);
-    if (variables == NULL) { QR_TRY(qr_fail_memory(err, "the template's arguments", n_most * sizeof *variables)); }
-    const size_t n = list_variables(chat_template, &prepared.list, tools, extra, add_generation_prompt, variables);
-    const bool uses_tools = has_tools && chat_template->tool_use != NULL;
-    const qr_jinja_template *chosen = uses_tools ? chat_template->tool_use : chat_template->standard;
-    QR_TRY(qr_jinja_render(chosen, variables, n, now, out, err));
-out:
-    qr_free(variables);
-    qr_template_messages_free(&prepared);
-    return status;
+    return render(&s, messages, choose_bare_content(&s, messages), out, err);
 }

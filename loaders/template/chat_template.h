@@ -37,8 +37,10 @@ void qr_chat_template_free(qr_chat_template *chat_template); /* NULL is fine */
 
 /* Appends the prompt to out; nothing is appended when it fails.
  *
- * messages: an array of objects. The template does not see members that are null. What an assistant thought, whether it
- * is called "reasoning_content", "thinking" or "reasoning", has the first two of these names for the template.
+ * messages: an array of objects. The template does not see members that are null; but a message that calls tools and
+ * has no content has an empty one for it, or null where the template writes the calls with that alone. What an
+ * assistant thought, whether it is called "reasoning_content", "thinking" or "reasoning", has the first two of these
+ * names for the template.
  *
  * tools: an array, or NULL (the template then sees none). extra: an object whose members become variables
  * (enable_thinking, documents, …), or NULL; they may replace special tokens, and not messages, tools and
@@ -48,5 +50,14 @@ void qr_chat_template_free(qr_chat_template *chat_template); /* NULL is fine */
 qrun_status qr_chat_template_render(const qr_chat_template *chat_template, const qr_json *messages,
                                     const qr_json *tools, const qr_json *extra, bool add_generation_prompt, int64_t now,
                                     qr_buffer *out, qr_error *err);
+
+/* Whether the template writes what a message has: the calls of a message of the assistant's, and what it thought, where
+ * the message has any; and tools. What cannot be found out counts as written. */
+bool qr_chat_template_writes_calls(const qr_chat_template *chat_template, const qr_json *message, const qr_json *tools,
+                                   const qr_json *extra, int64_t now);
+bool qr_chat_template_writes_thoughts(const qr_chat_template *chat_template, const qr_json *message,
+                                      const qr_json *extra, int64_t now);
+bool qr_chat_template_writes_tools(const qr_chat_template *chat_template, const qr_json *tools, const qr_json *extra,
+                                   int64_t now);
 
 #endif

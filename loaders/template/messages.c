@@ -16,6 +16,15 @@ static const qr_json *find_reasoning(const qr_json *message) {
     return NULL;
 }
 
+qr_json *qr_message_without_thoughts(const qr_json *message) {
+    if (find_reasoning(message) == NULL) { return NULL; }
+    qr_json *without = cJSON_Duplicate(message, true);
+    for (size_t i = 0; without != NULL && i < QR_COUNT_OF(reasoning_names); i++) {
+        cJSON_DeleteItemFromObjectCaseSensitive(without, reasoning_names[i]);
+    }
+    return without;
+}
+
 /* Takes the next of the nodes for a member. */
 static void put(qr_json **next, const qr_json *value, const char *name) {
     **next = *value;
@@ -24,9 +33,21 @@ static void put(qr_json **next, const qr_json *value, const char *name) {
     (*next)++;
 }
 
-/* The members of one message, two more than it has at most, into *next and on: as {"thinking": r, **message,
+bool qr_message_is_bare_call(const qr_json *message) {
+    return qr_json_count(qr_json_get(message, "tool_calls")) > 0 && qr_json_is_null(qr_json_get(message, "content"));
+}
+
+static void put_bare_content(qr_json **next, qr_bare_content bare) {
+    static char no_text[] = "";
+    const qr_json empty = {.type = cJSON_String, .valuestring = no_text}, none = {.type = cJSON_NULL};
+    if (bare != QR_BARE_LEFT_OUT) { put(next, bare == QR_BARE_NONE ? &none : &empty, "content"); }
+}
+
+enum { MOST_ADDED = 3 };
+
+/* The members of one message, and up to MOST_ADDED more, into *next and on: as {"thinking": r, **message,
  * "reasoning_content": r} orders them. */
-static void prepare_members(const qr_json *message, qr_json *prepared, qr_json **next) {
+static void prepare_members(const qr_json *message, qr_bare_content bare, qr_json *prepared, qr_json **next) {
     const qr_json *reasoning = find_reasoning(message), *thinking = qr_json_get(message, reasoning_names[1]);
     const bool has_thinking = !qr_json_is_null(thinking);
     qr_json *const first = *next;
@@ -38,6 +59,7 @@ static void prepare_members(const qr_json *message, qr_json *prepared, qr_json *
         put(next, member, member->string);
     }
     if (reasoning != NULL && !has_content) { put(next, reasoning, reasoning_names[0]); }
+    if (qr_message_is_bare_call(message)) { put_bare_content(next, bare); }
     prepared->child = *next > first ? first : NULL;
     if (*next > first) { (*next)[-1].next = NULL; }
 }
@@ -51,12 +73,13 @@ static qrun_status check(const qr_json *messages, size_t *n_nodes, qr_error *err
     for (const qr_json *message = qr_json_first(messages); message != NULL; message = message->next) {
         n++;
         if (!cJSON_IsObject(message)) { return qr_fail(err, QRUN_ERROR_INPUT, "message %d is not an object", n); }
-        *n_nodes += 1 + qr_json_count(message) + 2;
+        *n_nodes += 1 + qr_json_count(message) + MOST_ADDED;
     }
     return QRUN_OK;
 }
 
-qrun_status qr_template_messages_prepare(const qr_json *messages, qr_template_messages *prepared, qr_error *err) {
+qrun_status qr_template_messages_prepare(const qr_json *messages, qr_bare_content bare, qr_template_messages *prepared,
+                                         qr_error *err) {
     *prepared = (qr_template_messages){0};
     size_t n_nodes = 0;
     QR_RETURN_IF_ERROR(check(messages, &n_nodes, err));
@@ -70,7 +93,7 @@ qrun_status qr_template_messages_prepare(const qr_json *messages, qr_template_me
     for (const qr_json *message = qr_json_first(messages); message != NULL; message = message->next, i++) {
         prepared->nodes[i] = *message;
         prepared->nodes[i].next = i + 1 < n_messages ? &prepared->nodes[i + 1] : NULL;
-        prepare_members(message, &prepared->nodes[i], &next);
+        prepare_members(message, bare, &prepared->nodes[i], &next);
     }
     prepared->list.child = prepared->nodes;
     return QRUN_OK;

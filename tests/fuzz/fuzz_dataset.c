@@ -137,7 +137,7 @@ static void check_file(const char *path, const char *cache_folder, bool skip_bad
 
 /* The input between the head of a cache file and the right sum. */
 static void check_cache(const uint8_t *data, size_t size) {
-    static const char head[16] = "QRDATA02"; /* and the key: 0 */
+    static const char head[16] = "QRDATA03"; /* and the key: 0 */
     qr_buffer bytes = {0};
     qr_cache cache;
     qr_buffer_append(&bytes, head, sizeof head);

@@ -271,7 +271,8 @@ static void test_contents(void) {
 
 #define CALL "'tool_calls':[{'type':'function','function':{'name':'f','arguments':{}}}]"
 
-/* A call needs no content. The template sees none, as in transformers; the word None is never learned. */
+/* A call needs no content. The template sees an empty one, or null where it wants that; the word None is never learned.
+ */
 static void test_null_content(void) {
     static const char called[] = "[{'role':'user','content':'a'},{'role':'assistant','content':null," CALL "}]";
     static const char missing[] = "[{'role':'user','content':'a'},{'role':'assistant'," CALL "}]";
@@ -279,9 +280,13 @@ static void test_null_content(void) {
         "{% for m in messages %}<{{ m.role }}>{% if m.content is defined %}!{% endif %}{{ m.content or '' }}"
         "{% for c in m.tool_calls %}{{ c.function.name }}(){% endfor %}<e>{% endfor %}"
         "{% if add_generation_prompt %}<assistant>{% endif %}";
-    expect(knows, called, "<user>!a<e><assistant>[f()<e>]");
-    expect(knows, missing, "<user>!a<e><assistant>[f()<e>]");
-    expect(SIMPLE, called, "<user>a<e><assistant>[<e>]");
+    expect(knows, called, "<user>!a<e><assistant>[!f()<e>]");
+    expect(knows, missing, "<user>!a<e><assistant>[!f()<e>]");
+    expect(
+        "{% for m in messages %}<{{ m.role }}>{% if m.content is none %}{{ m.tool_calls[0].function.name }}{% else %}"
+        "{{ m.content }}{% endif %}<e>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+        called, "<user>a<e><assistant>[f<e>]");
+    expect(SIMPLE, called, "message 2 is a call of a tool, and the chat template has no place for calls");
     expect(SIMPLE, "[{'role':'user','content':'None','tool_calls':null},{'role':'assistant','content':'None.'}]",
            "<user>None<e><assistant>[None.<e>]");
     expect(knows, "[{'role':'user','content':null," CALL "}]", "message 1: \"content\" should be a text, not null");
@@ -299,6 +304,24 @@ static void test_refused(void) {
     expect("{{ messages | tojson }}", "[]", "it has no messages");
     expect("x", "[{'content':'a'}]", "message 1 has no \"role\" that is a text");
     expect("{{ raise_exception('no') }}", TURNS, "no");
+}
+
+/* A template that tells the last message from others, and parts a content from a call. */
+static void test_calls_without_a_content(void) {
+    static const char calls[] =
+        "[{'role':'user','content':'a'},{'role':'assistant',%s'tool_calls':[{'type':'function','function':"
+        "{'name':'f','arguments':{}}}]},{'role':'tool','name':'f','content':'x'},{'role':'assistant','content':'b'}]";
+    static const char *const contents[] = {"'content':'',", "'content':null,", ""};
+    for (size_t i = 0; i < sizeof contents / sizeof contents[0]; i++) {
+        char messages[512];
+        snprintf(messages, sizeof messages, calls, contents[i]);
+        expect(
+            "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' and loop.last %}!{% endif %}"
+            "{% if '</t>' in m.content %}{% endif %}{{ m.content }}{% if m.tool_calls %}{% if m.content %}|{% endif %}"
+            "({{ m.tool_calls[0].function.name }}){% endif %}<e>{% endfor %}"
+            "{% if add_generation_prompt %}<assistant>{% endif %}",
+            messages, "<user>a<e><assistant>[(f)<e>]<tool>x<e><assistant>[!b<e>]");
+    }
 }
 
 /* The user's text is never a target, whatever it holds. */
@@ -391,6 +414,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_contents);
     CHECK_RUN(test_null_content);
     CHECK_RUN(test_refused);
+    CHECK_RUN(test_calls_without_a_content);
     CHECK_RUN(test_user_text_like_a_template);
     CHECK_RUN(test_real_templates);
     return check_end();
