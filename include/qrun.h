@@ -636,19 +636,23 @@ typedef void (*qrun_event_fn)(void *user, const qrun_event *event);
 /* How the value of an answer's form is written. */
 typedef enum qrun_form_value {
     QRUN_FORM_JSON = 0,
-    /* An object whose members are written as "<parameter=name>\nvalue\n</parameter>\n", in the order of "properties".
-     * The value of one whose schema says "type": "string" is the text itself, and any other JSON. Of such a text the
-     * schema may say "enum" or "const", and nothing else. */
+    /* An object whose members are written between texts of the form, in the order of "properties": before_name, the
+     * name, after_name, the value, after_value. The value of one whose schema says "type": "string" is the text itself,
+     * and any other JSON. Of such a text the schema may say "enum" or "const", and nothing else. */
     QRUN_FORM_TAGGED = 1
 } qrun_form_value;
 
-/* A form of an answer: two texts, and a value between them. In both texts the name of a special token is that token. */
+/* A form of an answer: two texts, and a value between them. In the texts of a form the name of a special token is that
+ * token. */
 typedef struct qrun_answer_form {
     const char *name;   /* in messages; NULL: `answer_forms[its number]` */
     const char *before; /* NULL: nothing, as with `after` */
     const char *schema; /* of the value, as json_schema of qrun_request_params; NULL: any */
     const char *after;
     qrun_form_value value;
+    /* Of QRUN_FORM_TAGGED. NULL: "<parameter=", ">\n" and "\n</parameter>\n". after_value ends a tag, as "</name>", and
+     * no value that is a text has the end of a tag in it that after_value or `after` has. */
+    const char *before_name, *after_name, *after_value;
 } qrun_answer_form;
 
 typedef struct qrun_request_params {
@@ -1064,8 +1068,8 @@ typedef struct qrun_train_file {
                                  "preference messages" */
     int64_t n_examples;       /* to train on, without those set aside for evaluation */
     int64_t n_epoch_examples; /* of an epoch; more than n_examples where data_weights repeat them */
-    /* Names of members of messages that have no meaning here, so that only the chat template may use them: "mood",
-     * "likes"; "": there are none. unknown_line: of the first. */
+    /* Names of members of messages that have no meaning here, so that only the chat template may use them, and of
+     * tools, calls and thoughts that it leaves out: "mood", "likes"; "": there are none. unknown_line: of the first. */
     const char *unknown_members;
     int64_t unknown_line;
 } qrun_train_file;

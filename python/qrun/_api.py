@@ -388,6 +388,9 @@ class AnswerForm(Structure):
         ("schema", c_char_p),
         ("after", c_char_p),
         ("value", c_int),
+        ("before_name", c_char_p),
+        ("after_name", c_char_p),
+        ("after_value", c_char_p),
     ]
 
 

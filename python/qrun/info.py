@@ -234,8 +234,9 @@ class TrainFile:
     n_examples: int
     # of an epoch; more than n_examples where data_weights repeat them
     n_epoch_examples: int
-    # Names of members of messages that have no meaning here, so that only the chat template may use them:
-    # "mood", "likes"; "": there are none. unknown_line: of the first.
+    # Names of members of messages that have no meaning here, so that only the chat template may use them, and
+    # of tools, calls and thoughts that it leaves out: "mood", "likes"; "": there are none. unknown_line: of the
+    # first.
     unknown_members: str
     unknown_line: int
 

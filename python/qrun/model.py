@@ -57,6 +57,10 @@ class Model:
 
     def __init__(self, path: Path, *, adapters: Optional[Mapping[str, Path]] = None,
                  progress: Optional[Progress] = None, **options: Unpack[ModelKeywords]) -> None:
+        if adapters is not None and not isinstance(adapters, Mapping):
+            raise TypeError(f'adapters is a mapping of names to folders, such as {{"mine": {adapters!r}}}'
+                            if isinstance(adapters, (str, os.PathLike)) else
+                            'adapters is a mapping of names to folders, such as {"mine": "my-adapter"}')
         left: Dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         params, session_params = model_params(path, left)
         self._open(params, session_params, left, progress, "Model")

@@ -9,6 +9,12 @@
 
 /* ---- Requests ---------------------------------------------------------------------------------------------------- */
 
+static qr_schema_tags tags_of(const qrun_answer_form *form) {
+    return (qr_schema_tags){form->before_name != NULL ? form->before_name : "<parameter=",
+                            form->after_name != NULL ? form->after_name : ">\n",
+                            form->after_value != NULL ? form->after_value : "\n</parameter>\n"};
+}
+
 static qrun_status make_of_forms(const qrun_model *model, const qrun_request_params *params, qr_grammar **grammar,
                                  qr_error *err) {
     const size_t n = (size_t)params->n_answer_forms;
@@ -23,7 +29,8 @@ static qrun_status make_of_forms(const qrun_model *model, const qrun_request_par
                                      .before = form->before != NULL ? form->before : "",
                                      .schema = form->schema != NULL ? form->schema : "{}",
                                      .after = form->after != NULL ? form->after : "",
-                                     .is_tagged = form->value == QRUN_FORM_TAGGED};
+                                     .is_tagged = form->value == QRUN_FORM_TAGGED,
+                                     .tags = tags_of(form)};
     }
     QR_TRY(qr_grammar_create_forms(model->tokenizer->tokenizer, forms, n, grammar, err));
 out:
@@ -37,7 +44,10 @@ static void write_key(const qrun_request_params *params, qr_buffer *key) {
     if (params->json_schema != NULL) { qr_buffer_append_text(key, params->json_schema); }
     for (int32_t i = 0; i < params->n_answer_forms; i++) {
         const qrun_answer_form *form = &params->answer_forms[i];
-        const char *const texts[] = {form->before, form->schema != NULL ? form->schema : "{}", form->after};
+        const qr_schema_tags tags = tags_of(form);
+        const char *const texts[] = {form->before,    form->schema != NULL ? form->schema : "{}",
+                                     form->after,     tags.before_name,
+                                     tags.after_name, tags.after_value};
         for (size_t k = 0; k < QR_COUNT_OF(texts); k++) {
             if (texts[k] != NULL) { qr_buffer_append_text(key, texts[k]); }
             qr_buffer_append_char(key, '\0');

@@ -83,6 +83,7 @@ static qrun_status mark_specials(const qr_tokenizer *tokenizer, const char *text
 typedef struct form_parts {
     qr_json *root;
     char *before, *after;
+    char *before_name, *after_name, *after_value; /* of tags; else NULL */
 } form_parts;
 
 static qrun_status read_form(const qr_tokenizer *tokenizer, const qr_grammar_form *form, form_parts *parts,
@@ -94,7 +95,16 @@ static qrun_status read_form(const qr_tokenizer *tokenizer, const qr_grammar_for
     }
     QR_RETURN_IF_ERROR(mark_specials(tokenizer, form->before, &parts->before, err));
     QR_RETURN_IF_ERROR(mark_specials(tokenizer, form->after, &parts->after, err));
-    *read = (qr_schema_form){form->name, parts->before, parts->after, parts->root, form->is_tagged};
+    *read = (qr_schema_form){.name = form->name,
+                             .before = parts->before,
+                             .after = parts->after,
+                             .root = parts->root,
+                             .is_tagged = form->is_tagged};
+    if (!form->is_tagged) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(mark_specials(tokenizer, form->tags.before_name, &parts->before_name, err));
+    QR_RETURN_IF_ERROR(mark_specials(tokenizer, form->tags.after_name, &parts->after_name, err));
+    QR_RETURN_IF_ERROR(mark_specials(tokenizer, form->tags.after_value, &parts->after_value, err));
+    read->tags = (qr_schema_tags){parts->before_name, parts->after_name, parts->after_value};
     return QRUN_OK;
 }
 
@@ -115,6 +125,9 @@ out:
         qr_json_free(parts[i].root);
         qr_free(parts[i].before);
         qr_free(parts[i].after);
+        qr_free(parts[i].before_name);
+        qr_free(parts[i].after_name);
+        qr_free(parts[i].after_value);
     }
     qr_free(parts);
     qr_free(read);

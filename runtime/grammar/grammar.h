@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "runtime/grammar/matcher.h"
+#include "runtime/grammar/schema.h"
 #include "runtime/grammar/token_trie.h"
 
 enum { QR_GRAMMAR_MAX_SCHEMA_BYTES = 256 << 10, QR_GRAMMAR_MASKS = 16 };
@@ -36,12 +37,13 @@ qrun_status qr_grammar_create(const char *schema, size_t n_bytes, qr_grammar **g
 qr_grammar *qr_grammar_share(qr_grammar *grammar);   /* it has one more user */
 void qr_grammar_destroy(qr_grammar *grammar);        /* of its last user; NULL is fine */
 int64_t qr_grammar_bytes(const qr_grammar *grammar); /* of memory, before it starts */
-/* One of the forms that an answer may have: `before`, a value that the schema accepts, `after`. In both texts the name
+/* One of the forms that an answer may have: `before`, a value that the schema accepts, `after`. In its texts the name
  * of a special token stands for that token. */
 typedef struct qr_grammar_form {
     const char *name; /* in messages */
     const char *before, *schema, *after;
-    bool is_tagged; /* the value is an object whose members stand between tags (schema_tags.c) */
+    bool is_tagged;      /* the value is an object whose members stand between tags */
+    qr_schema_tags tags; /* then */
 } qr_grammar_form;
 
 /* From forms (at least one), as qr_grammar_create. */

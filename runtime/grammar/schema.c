@@ -490,7 +490,7 @@ qrun_status qr_schema_add(qr_schema_compiler *compiler, const qr_schema_place *p
 
 static qrun_status add_bare_value(qr_schema_compiler *compiler, const qr_schema_place *place, const qr_json *value) {
     if (!cJSON_IsString(value)) { return QRUN_OK; }
-    if (!qr_tagged_text_fits(value->valuestring)) {
+    if (!qr_tagged_text_fits(&compiler->closing, value->valuestring)) {
         return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
                                 "\"%.60s\" would end the call that it stands in", value->valuestring);
     }
@@ -510,7 +510,7 @@ qrun_status qr_schema_add_bare_text(qr_schema_compiler *compiler, const qr_schem
                                 other != NULL ? other : "const");
     }
     if ((groups >> GROUP_VALUES & 1) == 0) {
-        qr_add_tagged_text(&compiler->pieces, place->from, place->to);
+        qr_add_tagged_text(compiler, place->from, place->to);
         return compiler->pieces.builder.status;
     }
     if (values == NULL) { return add_bare_value(compiler, place, constant); }
@@ -613,7 +613,7 @@ static qrun_status add_form(qr_schema_compiler *compiler, const qr_schema_form *
     compiler->current_rule = 0;
     qr_automaton_add_text_or_none(builder, whole.start, form->before, value);
     qr_automaton_add_text_or_none(builder, after, form->after, whole.end);
-    QR_RETURN_IF_ERROR(form->is_tagged ? qr_schema_add_tags(compiler, &place) : qr_schema_call(compiler, &place));
+    QR_RETURN_IF_ERROR(form->is_tagged ? qr_schema_add_tags(compiler, form, &place) : qr_schema_call(compiler, &place));
     return build_rules(compiler);
 }
 

@@ -10,12 +10,19 @@
 #include "loaders/files/json.h"
 #include "runtime/grammar/automaton.h"
 
+/* An object as some models write the arguments of calls: each member is before_name, its name, after_name, its value
+ * and after_value (schema_tags.c). */
+typedef struct qr_schema_tags {
+    const char *before_name, *after_name, *after_value;
+} qr_schema_tags;
+
 /* A form that a text may have: the value between two texts. */
 typedef struct qr_schema_form {
     const char *name;           /* in messages */
     const char *before, *after; /* bytes, as token_trie.h has those of tokens */
     const qr_json *root;        /* of the value's schema */
-    bool is_tagged;             /* the value is an object whose members stand between tags (schema_tags.c) */
+    bool is_tagged;             /* the value is an object whose members stand between tags */
+    qr_schema_tags tags;        /* then; bytes too */
 } qr_schema_form;
 
 /* `root` is what a schema was read into. Messages name a place in it as "#/properties/name". *made is the caller's. */

@@ -5,6 +5,7 @@
 
 #include "loaders/files/json.h"
 #include "runtime/grammar/json_pieces.h"
+#include "runtime/grammar/schema.h"
 
 /* A place in the schema, for messages. */
 typedef struct qr_schema_path {
@@ -25,6 +26,14 @@ typedef struct qr_schema_begin {
     int32_t rule, other;
 } qr_schema_begin;
 
+/* The names of the tags that a text without quotes must not end, as it stands in them; none begins as another does in
+ * full. */
+enum { QR_MAX_CLOSING_TAGS = 8, QR_MAX_TAG_BYTES = 32 };
+typedef struct qr_closing_tags {
+    char names[QR_MAX_CLOSING_TAGS][QR_MAX_TAG_BYTES];
+    int n;
+} qr_closing_tags;
+
 typedef struct qr_schema_compiler {
     qr_json_pieces pieces;
     const qr_json *root;
@@ -33,7 +42,8 @@ typedef struct qr_schema_compiler {
     qr_schema_begin *begins;
     size_t n_begins, begins_capacity;
     int32_t current_rule;
-    int64_t n_compared; /* names and values of alternatives of "oneOf" */
+    int64_t n_compared;      /* names and values of alternatives of "oneOf" */
+    qr_closing_tags closing; /* of the form that is added */
     qr_error *err;
 } qr_schema_compiler;
 
@@ -87,10 +97,10 @@ typedef struct qr_object_form {
 qrun_status qr_schema_read_object(qr_schema_compiler *compiler, const qr_schema_place *place, qr_object_form *form);
 
 /* Members between tags (schema_tags.c), and what their values may be where these are texts without quotes. */
-qrun_status qr_schema_add_tags(qr_schema_compiler *compiler, const qr_schema_place *place);
+qrun_status qr_schema_add_tags(qr_schema_compiler *compiler, const qr_schema_form *form, const qr_schema_place *place);
 qrun_status qr_schema_add_bare_text(qr_schema_compiler *compiler, const qr_schema_place *place);
-void qr_add_tagged_text(qr_json_pieces *pieces, int32_t from, int32_t to); /* any, or none */
-bool qr_tagged_text_fits(const char *text);
+void qr_add_tagged_text(qr_schema_compiler *compiler, int32_t from, int32_t to); /* any, or none */
+bool qr_tagged_text_fits(const qr_closing_tags *closing, const char *text);
 /* Refuses a schema that is not that of an object alone. */
 qrun_status qr_schema_require_object(qr_schema_compiler *compiler, const qr_schema_place *place);
 

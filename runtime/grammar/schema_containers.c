@@ -58,7 +58,7 @@ qrun_status qr_schema_read_object(qr_schema_compiler *compiler, const qr_schema_
         return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
                                 "an object may have %d declared members", MAX_PROPERTIES);
     }
-    form->has_others = others != NULL ? !cJSON_IsFalse(others) : qr_json_count(properties) == 0;
+    form->has_others = others != NULL ? !cJSON_IsFalse(others) : properties == NULL;
     form->others = cJSON_IsObject(others) || cJSON_IsFalse(others) ? others : NULL;
     form->members = qr_alloc_array(most + 1, sizeof *form->members);
     if (form->members == NULL) { return qr_fail_memory(compiler->err, "a grammar", most * sizeof *form->members); }

@@ -271,6 +271,9 @@ class Generation(common.Case):
         out = str(self.folder / "pirate")
         qrun.finetune(MODEL, train_data=PIRATE, out=out, max_steps=2, seq_len=64, learning_rate=5e-2)
         base = self.model.generate("Hello", max_tokens=8).text
+        for wrong in ("pirate", ["pirate"]):
+            with self.assertRaisesRegex(TypeError, "a mapping of names to folders"):
+                qrun.Model(MODEL, adapters=wrong)
         name = self.model.load_adapter(out)
         self.assertEqual((name, tuple(self.model.adapters)), ("pirate", ("pirate",)))
         expected = program("generate", "--model", MODEL, "--adapter", out, "--prompt", "Hello", "--max-tokens", "8")

@@ -121,6 +121,9 @@ static void test_form(void) {
          "b\\\"é\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"null\"}}",
          "{\"a b\\\"é\": null, \"a b\": null, \"a c\\\\\": null}", true},
         /* no name ends, or leaves those that are declared, within a character or an escape */
+        {"{\"type\":\"object\",\"properties\":{}}", "{}", true},
+        {"{\"type\":\"object\",\"properties\":{}}", "{\"a\": 1}", false},
+        {"{\"type\":\"object\",\"properties\":{},\"additionalProperties\":true}", "{\"a\": 1}", true},
         {"{\"properties\":{\"é\":{},\"x\\\"y\":{}},\"additionalProperties\":{}}", "{\"\xC3\": 1}", false},
         {"{\"properties\":{\"é\":{},\"x\\\"y\":{}},\"additionalProperties\":{}}", "{\"\xC3z\": 1}", false},
         {"{\"properties\":{\"é\":{},\"x\\\"y\":{}},\"additionalProperties\":{}}", "{\"x\\\": 1}", false},
@@ -509,9 +512,9 @@ static void test_forms(void) {
         "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/b\"}"
         ",\"maxItems\":2},\"b\":{\"const\":1}}}";
     static const char word[] = "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"enum\":[\"b\"]}}}";
-    const qr_grammar_form forms[] = {{"list", "call <|user|>a:", list, "", false},
-                                     {"word", "call <|user|>b:", word, "<|end|>!", false},
-                                     {"bare", "", "{\"type\":\"integer\"}", ";", false}};
+    const qr_grammar_form forms[] = {{.name = "list", .before = "call <|user|>a:", .schema = list, .after = ""},
+                                     {.name = "word", .before = "call <|user|>b:", .schema = word, .after = "<|end|>!"},
+                                     {.name = "bare", .before = "", .schema = "{\"type\":\"integer\"}", .after = ";"}};
     static const char *const good[] = {"call \xFF<|user|>a:[1, 1]", "call \xFF<|user|>b:\"b\"\xFF<|end|>!", "12;",
                                        NULL};
     static const char *const bad[] = {"call <|user|>a:[1]",
@@ -527,32 +530,41 @@ static void test_forms(void) {
     check_texts(grammar, good, true);
     check_texts(grammar, bad, false);
     qr_grammar_destroy(grammar);
-    const qr_grammar_form refused = {"the second", "", "{\"properties\":{\"a\":{\"not\":{}}}}", "", false};
+    const qr_grammar_form refused = {
+        .name = "the second", .before = "", .schema = "{\"properties\":{\"a\":{\"not\":{}}}}", .after = ""};
     const qr_grammar_form both[] = {forms[0], refused};
     CHECK(make_forms(both, 2, &err) == NULL);
     CHECK(strstr(err.message, "the second: #/properties/a: \"not\"") != NULL);
 }
+
+static const qr_schema_tags qwen_tags = {"<parameter=", ">\n", "\n</parameter>\n"};
 
 /* Members between tags. */
 static void test_tags(void) {
     static const char schema[] =
         "{\"type\":\"object\",\"properties\":{\"t\":{\"type\":\"string\",\"description\":\"d\"},\"e\":{\"type\":"
         "\"string\",\"enum\":[\"x y\",\"\"]},\"n\":{\"type\":[\"string\",\"integer\"]}},\"required\":[\"t\",\"u\"]}";
-    const qr_grammar_form form = {"f", "<f>\n", schema, "</f>", true};
+    const qr_grammar_form form = {.name = "f",
+                                  .before = "<f>\n",
+                                  .schema = schema,
+                                  .after = "</function></tool_call>",
+                                  .is_tagged = true,
+                                  .tags = qwen_tags};
 #define TAG(name, value) "<parameter=" name ">\n" value "\n</parameter>\n"
-    static const char *const good[] = {"<f>\n" TAG("t", "a <b> </param </ </<\n \"\\") TAG("u", "null") "</f>",
-                                       "<f>\n" TAG("t", "") TAG("e", "") TAG("n", "\"12\"") TAG("u", "[1]") "</f>",
-                                       "<f>\n" TAG("t", "</toot></parametes></functio></tool_cal\u00e9") TAG("e", "x y")
-                                           TAG("n", "12") TAG("u", "1") "</f>",
-                                       NULL};
-    static const char *const bad[] = {"<f>\n" TAG("u", "null") "</f>",
-                                      "<f>\n" TAG("t", "a</parameter>") TAG("u", "null") "</f>",
-                                      "<f>\n" TAG("t", "<</function") TAG("u", "null") "</f>",
-                                      "<f>\n" TAG("t", "</</tool_call>") TAG("u", "null") "</f>",
-                                      "<f>\n" TAG("t", "a") TAG("e", "z") TAG("u", "null") "</f>",
-                                      "<f>\n" TAG("t", "a") TAG("n", "b") TAG("u", "null") "</f>",
-                                      "<f>\n" TAG("t", "a\x01") TAG("u", "null") "</f>",
-                                      "<f>\n" TAG("t", "a") TAG("u", "null") TAG("v", "1") "</f>",
+    static const char *const good[] = {
+        "<f>\n" TAG("t", "a <b> </param </ </<\n \"\\") TAG("u", "null") "</function></tool_call>",
+        "<f>\n" TAG("t", "") TAG("e", "") TAG("n", "\"12\"") TAG("u", "[1]") "</function></tool_call>",
+        "<f>\n" TAG("t", "</toot></parametes></functio></tool_cal\u00e9") TAG("e", "x y") TAG("n", "12")
+            TAG("u", "1") "</function></tool_call>",
+        NULL};
+    static const char *const bad[] = {"<f>\n" TAG("u", "null") "</function></tool_call>",
+                                      "<f>\n" TAG("t", "a</parameter>") TAG("u", "null") "</function></tool_call>",
+                                      "<f>\n" TAG("t", "<</function") TAG("u", "null") "</function></tool_call>",
+                                      "<f>\n" TAG("t", "</</tool_call>") TAG("u", "null") "</function></tool_call>",
+                                      "<f>\n" TAG("t", "a") TAG("e", "z") TAG("u", "null") "</function></tool_call>",
+                                      "<f>\n" TAG("t", "a") TAG("n", "b") TAG("u", "null") "</function></tool_call>",
+                                      "<f>\n" TAG("t", "a\x01") TAG("u", "null") "</function></tool_call>",
+                                      "<f>\n" TAG("t", "a") TAG("u", "null") TAG("v", "1") "</function></tool_call>",
                                       NULL};
     qr_error err = {0};
     qr_grammar *grammar = make_forms(&form, 1, &err);
@@ -569,11 +581,46 @@ static void test_tags(void) {
         {"{\"properties\":{\"a>\":{}}}", "\"a>\" cannot stand in a tag"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-        const qr_grammar_form wrong = {"f", "", refused[i][0], "", true};
+        const qr_grammar_form wrong = {.name = "f",
+                                       .before = "",
+                                       .schema = refused[i][0],
+                                       .after = "</function>",
+                                       .is_tagged = true,
+                                       .tags = qwen_tags};
         err = (qr_error){0};
         CHECK(make_forms(&wrong, 1, &err) == NULL);
         CHECK_MSG(strstr(err.message, refused[i][1]) != NULL, "%s: %s", refused[i][0], err.message);
     }
+}
+
+/* Tags of a form's own: a special token, and ends of tags that begin alike. */
+static void test_other_tags(void) {
+    static const char schema[] =
+        "{\"type\":\"object\",\"properties\":{\"t\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"}}}";
+    qr_grammar_form form = {.name = "f",
+                            .before = "f",
+                            .schema = schema,
+                            .after = "</call>",
+                            .is_tagged = true,
+                            .tags = {"<|user|><key>", "</key><value>", "</value></valid></val></va></values>"}};
+#define MEMBER(name, value) "\xFF<|user|><key>" name "</key><value>" value "</value></valid></val></va></values>"
+    static const char *const good[] = {"f</call>", "f" MEMBER("t", "a\n<|user|></v</c</b>") MEMBER("n", "12") "</call>",
+                                       "f" MEMBER("t", "<</v</v") "</call>", NULL};
+    static const char *const bad[] = {"f" MEMBER("t", "</va") "</call>",
+                                      "f" MEMBER("t", "a</values") "</call>",
+                                      "f" MEMBER("t", "</v</call") "</call>",
+                                      "f" MEMBER("n", "a") "</call>",
+                                      "f<|user|><key>n</key><value>1</value></valid></val></va></values></call>",
+                                      NULL};
+    qr_error err = {0};
+    qr_grammar *grammar = make_forms(&form, 1, &err);
+    REQUIRE(grammar != NULL);
+    check_texts(grammar, good, true);
+    check_texts(grammar, bad, false);
+    qr_grammar_destroy(grammar);
+    form.tags.after_value = "\n";
+    CHECK(make_forms(&form, 1, &err) == NULL);
+    CHECK_MSG(strstr(err.message, "has to end a tag") != NULL, "%s", err.message);
 }
 
 /* ---- Sharing ----------------------------------------------------------------------------------------------------- */
@@ -834,6 +881,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_members);
     CHECK_RUN(test_forms);
     CHECK_RUN(test_tags);
+    CHECK_RUN(test_other_tags);
     CHECK_RUN(test_shelf);
     CHECK_RUN(test_masks);
     CHECK_RUN(test_many_drafts);
