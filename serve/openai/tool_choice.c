@@ -3,165 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/openai/answer_parser.h"
-
 enum {
     MAX_NAME_BYTES = 128, /* as tool_calls.c reads them */
     MAX_TOOLS = 256,      /* the forms that a request may have */
 };
-
-/* ---- The usual forms --------------------------------------------------------------------------------------------- */
-
-static const call_form tagged = {.before = "<tool_call>\n{\"name\": \"",
-                                 .between = "\", \"arguments\": ",
-                                 .after = "}\n</tool_call>",
-                                 .is_json = true,
-                                 .is_known = true};
-static const call_form llama = {
-    .before = "{\"name\": \"", .between = "\", \"parameters\": ", .after = "}", .is_json = true, .is_known = true};
-static const call_form mistral = {.before = "[TOOL_CALLS][{\"name\": \"",
-                                  .between = "\", \"arguments\": ",
-                                  .after = "}]",
-                                  .is_json = true,
-                                  .is_known = true};
-static const call_form harmony = {.before = "<|channel|>commentary to=functions.",
-                                  .between = " <|constrain|>json<|message|>",
-                                  .after = "",
-                                  .is_known = true};
-
-static call_form usual_form(call_style style) {
-    switch (style) {
-        case CALLS_TAGGED: return tagged;
-        case CALLS_LLAMA: return llama;
-        case CALLS_MISTRAL: return mistral;
-        case CALLS_HARMONY: return harmony;
-        case CALLS_GEMMA:
-            return (call_form){.why = "its calls have arguments that are not JSON (call:name{key:value})"};
-        case CALLS_SEED:
-        case CALLS_INVOKE: return (call_form){.why = "its calls have arguments that are not JSON (<parameter…>)"};
-        case CALLS_ARG_KEYS: return (call_form){.why = "its calls have arguments that are not JSON (<arg_key>)"};
-        case CALLS_LIST:
-        case CALLS_DEEPSEEK:
-        case CALLS_KIMI: return (call_form){.why = "calls in its form are read, and cannot be required"};
-        case CALLS_PYTHON:
-        case CALLS_BARE_PYTHON:
-            return (call_form){.why = "its calls have arguments that are not JSON (name(key=value))"};
-        default: return (call_form){.why = "its chat template does not show how it calls tools"};
-    }
-}
-
-/* ---- The template's form ----------------------------------------------------------------------------------------- */
-
-/* The last occurrence that begins before `end`; NULL: there is none. */
-static const char *find_last(const char *text, const char *mark, const char *end) {
-    const char *last = NULL;
-    for (const char *at = strstr(text, mark); at != NULL && at < end; at = strstr(at + 1, mark)) { last = at; }
-    return last;
-}
-
-static bool copy_piece(char *piece, size_t capacity, const char *begin, const char *end) {
-    const size_t n = (size_t)(end - begin);
-    if (n >= capacity) { return false; }
-    memcpy(piece, begin, n);
-    piece[n] = '\0';
-    return true;
-}
-
-/* Where a call begins whose name is at `name`; NULL: not found. */
-static const char *find_begin(call_style style, const char *text, const char *name) {
-    static const char assistant[] = "<|start|>assistant";
-    const char *at;
-    switch (style) {
-        case CALLS_TAGGED:
-            at = find_last(text, "<tool_call>", name);
-            return at != NULL ? at : find_last(text, "<function=", name);
-        case CALLS_LLAMA:
-            at = find_last(text, "<|python_tag|>", name);
-            return at != NULL ? at : find_last(text, "{", name);
-        case CALLS_MISTRAL: return find_last(text, "[TOOL_CALLS]", name);
-        case CALLS_HARMONY: at = find_last(text, assistant, name); return at != NULL ? at + strlen(assistant) : NULL;
-        default: return NULL;
-    }
-}
-
-/* Where it ends: the arguments end at `at`. NULL: not found. */
-static const char *find_end(call_style style, const char *before, const char *at) {
-    const char *mark = strncmp(before, "<tool_call>", strlen("<tool_call>")) == 0 ? "</tool_call>" : "</function>";
-    const char *end;
-    switch (style) {
-        case CALLS_TAGGED: end = strstr(at, mark); return end != NULL ? end + strlen(mark) : NULL;
-        case CALLS_LLAMA: return *at == '}' ? at + 1 : NULL;
-        default: return at;
-    }
-}
-
-/* Identifiers of calls are the server's to give. */
-static void leave_out_id(char *between) {
-    static const char mark[] = "[CALL_ID]" CALL_EXAMPLE_ID;
-    char *at = strstr(between, mark);
-    if (at != NULL) { memmove(at, at + strlen(mark), strlen(at + strlen(mark)) + 1); }
-}
-
-/* Of a call that begins at `begin` and has its name at `name`. */
-static bool read_form(call_style style, const char *begin, const char *name, call_form *form) {
-    static const char *const arguments[] = {"{\"b\": \"c\"}", "{\"b\":\"c\"}", "<parameter=b>\nc\n</parameter>\n"};
-    if (!copy_piece(form->before, sizeof form->before, begin, name)) { return false; }
-    name += strlen(CALL_EXAMPLE_NAME);
-    for (size_t i = 0; i < sizeof arguments / sizeof arguments[0]; i++) {
-        const char *at = strstr(name, arguments[i]);
-        if (at == NULL || !copy_piece(form->between, sizeof form->between, name, at)) { continue; }
-        at += strlen(arguments[i]);
-        const char *end = find_end(style, form->before, at);
-        form->is_tagged = arguments[i][0] == '<';
-        form->is_json = strchr(form->before, '{') != NULL;
-        if (style == CALLS_MISTRAL) { strcpy(form->after, form->is_json ? "}]" : ""); }
-        leave_out_id(form->between);
-        return style == CALLS_MISTRAL || (end != NULL && copy_piece(form->after, sizeof form->after, at, end));
-    }
-    return false;
-}
-
-/* Whether an answer in this form is read as the call that it is. */
-static bool is_read_back(const answer_format *format, const call_form *form) {
-    cJSON *tools = cJSON_Parse("[{\"type\":\"function\",\"function\":{\"name\":\"" CALL_EXAMPLE_NAME "\"}}]");
-    serve_text text = {0};
-    answer_parser parser;
-    answer_delta delta = {.calls = NULL};
-    const char *arguments = form->is_tagged ? "<parameter=b>\nc\n</parameter>\n" : "{\"b\":\"c\"}";
-    serve_text_add_format(&text, "%s" CALL_EXAMPLE_NAME "%s%s%s", form->before, form->between, arguments, form->after);
-    answer_parser_start(&parser, format, tools, false);
-    answer_parser_push(&parser, text.data, text.size, &delta);
-    answer_parser_finish(&parser, &delta);
-    const cJSON *call = cJSON_GetArrayItem(delta.calls, 0);
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(call, "name");
-    const cJSON *read = cJSON_GetObjectItemCaseSensitive(call, "arguments");
-    const bool is_same = cJSON_GetArraySize(delta.calls) == 1 && delta.content.size == 0 &&
-                         strcmp(name->valuestring, CALL_EXAMPLE_NAME) == 0 &&
-                         strcmp(read->valuestring, "{\"b\":\"c\"}") == 0;
-    answer_delta_free(&delta);
-    answer_parser_free(&parser);
-    serve_text_free(&text);
-    cJSON_Delete(tools);
-    return is_same;
-}
-
-void call_form_learn(const qrun_tokenizer *tokenizer, const answer_format *format, call_form *form) {
-    *form = usual_form(format->calls);
-    for (int i = 0; form->is_known && i < N_CALL_EXAMPLES; i++) {
-        char *example = answer_format_call_example(tokenizer, i);
-        call_form learned = *form;
-        if (example == NULL) { continue; }
-        const char *name = strstr(example, CALL_EXAMPLE_NAME);
-        const char *begin = name != NULL ? find_begin(format->calls, example, name) : NULL;
-        if (begin != NULL && read_form(format->calls, begin, name, &learned) && is_read_back(format, &learned)) {
-            *form = learned;
-        } else if (begin != NULL && format->calls == CALLS_TAGGED && find_last(begin, "{", name) == NULL) {
-            *form = (call_form){.why = "its chat template writes calls in a form that is not read here"};
-        }
-        qrun_free(example);
-        if (begin != NULL) { return; }
-    }
-}
 
 /* ---- The forms of a request -------------------------------------------------------------------------------------- */
 
@@ -238,7 +83,10 @@ static bool add_form(const call_form *form, const cJSON *function, const char *t
                                                           .before = texts->before.data,
                                                           .schema = texts->schema,
                                                           .after = form->after,
-                                                          .value = form->is_tagged ? QRUN_FORM_TAGGED : QRUN_FORM_JSON};
+                                                          .value = form->is_tagged ? QRUN_FORM_TAGGED : QRUN_FORM_JSON,
+                                                          .before_name = form->before_key,
+                                                          .after_name = form->after_key,
+                                                          .after_value = form->after_value};
     return true;
 }
 

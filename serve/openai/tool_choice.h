@@ -3,21 +3,9 @@
 #ifndef QRUN_SERVE_OPENAI_TOOL_CHOICE_H
 #define QRUN_SERVE_OPENAI_TOOL_CHOICE_H
 
-#include "serve/openai/answer_format.h"
+#include "serve/openai/call_writing.h"
 #include "serve/openai/request.h"
 #include "serve/openai/text.h"
-
-/* How a call is written: before, its name, between, its arguments, after. */
-typedef struct call_form {
-    char before[96], between[96], after[48];
-    bool is_json;   /* the name is within a JSON text */
-    bool is_tagged; /* arguments are <parameter=…>, else JSON */
-    bool is_known;  /* else there is no such form, and `why` says what of the model is to blame */
-    const char *why;
-} call_form;
-
-/* From the template, or as models of its style usually do where it does not show that. */
-void call_form_learn(const qrun_tokenizer *tokenizer, const answer_format *format, call_form *form);
 
 /* What a form points at. */
 typedef struct tool_form_texts {
