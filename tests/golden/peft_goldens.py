@@ -49,6 +49,11 @@ ADAPTERS = [
             None, dict(target_parameters=["experts.down_proj"])),
     Adapter("qwen2-moe-experts", "qwen2-moe", "target_parameters: gate and up alone, and the router", ["v_proj"],
             dict(target_parameters=["mlp.experts.gate_up_proj", "mlp.gate.weight"])),
+    Adapter("qwen3-moe-all", "qwen3-moe", "every linear layer by its name: PEFT makes parameters of the experts of them",
+            LLAMA_LINEAR),
+    Adapter("qwen3-moe-patterns", "qwen3-moe", "patterns that name a parameter of the experts, or miss it", ["q_proj"],
+            dict(target_parameters=EXPERTS, rank_pattern={"experts.gate_up_proj": 2, "experts": 3},
+                 alpha_pattern={"layers.0.mlp.experts.down_proj": 3, "experts": 1})),
     Adapter("gpt-oss-experts", "gpt-oss-wide", "target_parameters of experts whose gate and up are in turn",
             ["q_proj", "o_proj"], dict(target_parameters=EXPERTS)),
 ]
