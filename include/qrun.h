@@ -666,7 +666,7 @@ typedef struct qrun_request_params {
     const char *tools_json;      /* with messages_json; may be NULL */
     const char *template_json;   /* with messages_json: object of template arguments; may be NULL */
     bool no_special;             /* prompt: do not add BOS and the like */
-    bool parse_special;          /* prompt: the text of special tokens becomes these tokens */
+    bool plain_text;             /* prompt: the text of special tokens stays text, and does not become these tokens */
     const qrun_adapter *adapter; /* NULL: the base model */
     /* Sampling. Penalties see prompt and answer (repetition) or the answer alone (presence, frequency). */
     float temperature;                         /* 0: greedy */

@@ -154,7 +154,7 @@ static void answer_tokenize(request *r) {
         refuse(r, 400, "prompt", "\"prompt\" must be a text");
         return;
     }
-    if (qrun_tokenize(tokenizer, prompt->valuestring, strlen(prompt->valuestring), !cJSON_IsFalse(add_special), false,
+    if (qrun_tokenize(tokenizer, prompt->valuestring, strlen(prompt->valuestring), !cJSON_IsFalse(add_special), true,
                       &ids, &n_ids, &error) != QRUN_OK) {
         refuse(r, 400, "prompt", error.message);
         return;

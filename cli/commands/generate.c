@@ -63,8 +63,8 @@ static const option prompt_table[] = {
              "--prompts may have a \"response_format\" of its own, as OpenAI's requests do."},
     {.name = "no-special", .kind = OPTION_FLAG, AT(sampling.request.no_special),
      .help = "Do not add the tokens that begin a text for this model (BOS)."},
-    {.name = "parse-special", .kind = OPTION_FLAG, AT(sampling.request.parse_special),
-     .help = "Text such as <|im_start|> in a prompt becomes the special token of that name."},
+    {.name = "plain-text", .kind = OPTION_FLAG, AT(sampling.request.plain_text),
+     .help = "Text such as <|im_start|> in a prompt stays text. Default: it becomes the special token of that name."},
 };
 /* clang-format on */
 
@@ -198,7 +198,7 @@ static int make_request(const generate_options *o, const command_line *line, con
                         const request_texts *texts, qrun_request_params *request) {
     RETURN_IF_FAILED(sampling_apply(&o->sampling, line, e->model, request));
     request->no_special = o->sampling.request.no_special;
-    request->parse_special = o->sampling.request.parse_special;
+    request->plain_text = o->sampling.request.plain_text;
     request->adapter = engine_default_adapter(e);
     request->tools_json = texts->conversation.tools.data;
     request->template_json = texts->conversation.template_arguments.data;

@@ -15,7 +15,7 @@
 typedef struct tokenize_options {
     const char *model;
     template_options template;
-    bool decode, ids, chat, json, no_special, parse_special;
+    bool decode, ids, chat, json, no_special, plain_text;
     const char *system;
 } tokenize_options;
 
@@ -36,8 +36,8 @@ static const option tokenize_table[] = {
      .help = "The system message before it (with --chat)."},
     {.name = "no-special", .kind = OPTION_FLAG, AT(no_special),
      .help = "Leave out the tokens that begin a text for this model (BOS); with --decode: special tokens."},
-    {.name = "parse-special", .kind = OPTION_FLAG, AT(parse_special),
-     .help = "Text such as <|im_start|> becomes the special token of that name."},
+    {.name = "plain-text", .kind = OPTION_FLAG, AT(plain_text),
+     .help = "Text such as <|im_start|> stays text. Default: it becomes the special token of that name."},
 };
 /* clang-format on */
 
@@ -113,7 +113,7 @@ static int encode(const tokenize_options *o, const qrun_tokenizer *tokenizer, te
         RETURN_IF_FAILED(text_require_utf8("the message", input->data, input->size));
         RETURN_IF_FAILED(render_chat(o, tokenizer, input));
     }
-    const bool add_special = !o->no_special && !o->chat, parse_special = o->parse_special || o->chat;
+    const bool add_special = !o->no_special && !o->chat, parse_special = !o->plain_text || o->chat;
     if (qrun_tokenize(tokenizer, input->data, input->size, add_special, parse_special, &ids, &n_ids, &error) !=
         QRUN_OK) {
         return complain_error(&error);

@@ -75,9 +75,9 @@ static const option_choice offloads[] = {
 const option adapter_option_table[N_ADAPTER_OPTIONS] = {
     ADAPTER_ROW("[NAME=]DIR",
                 "A PEFT LoRA folder, or an id in the Hugging Face cache, to run with the model, unmerged. May be given "
-                "several times; a line of --prompts selects one by its NAME (\"adapter\": \"NAME\"; without NAME=, it "
-                "is the name of the folder), or none (\"adapter\": \"\"). Requests that name no adapter use the first "
-                "one."),
+                "several times, and a request selects one by its NAME (without NAME=, the name of the folder): a line of "
+                "--prompts as its \"adapter\" (\"\": none; without it, the first), a client of the server as its "
+                "\"model\" (without it, none)."),
 };
 
 const option one_adapter_option_table[N_ADAPTER_OPTIONS] = {

@@ -89,7 +89,7 @@ static const peer_words option_words[] = {
     {"template-arg", "chat-template-kwargs chat-template-args chat-template-config"},
     {"enable-thinking", "thinking think reasoning no-think reasoning-budget"},
     {"no-special", "no-bos ignore-chat-template add-special-tokens no-special-tokens"},
-    {"parse-special", "special parse-special-tokens"},
+    {"plain-text", "no-parse-special split-special-tokens"},
     {"max-tokens", "n n-predict predict num-predict max-new-tokens max-completion-tokens max-gen-len tokens "
                    "output-len max-output-tokens"},
     {"temperature", "temp t do-sample greedy"},

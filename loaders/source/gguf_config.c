@@ -466,6 +466,29 @@ static qrun_status find_ends(const qr_gguf *file, int64_t ids[MAX_ENDS], int *n_
     return status;
 }
 
+/* How to sample, as llama.cpp's converter takes it from a generation_config.json. A temperature of 0 is greedy. */
+static qrun_status put_sampling(const qr_gguf *file, qr_buffer *out, qr_error *err) {
+    static const struct {
+        const char *key, *name;
+        double high;
+    } numbers[] = {{"general.sampling.temp", "temperature", 1e6},
+                   {"general.sampling.top_p", "top_p", 1},
+                   {"general.sampling.min_p", "min_p", 1},
+                   {"general.sampling.penalty_repeat", "repetition_penalty", 1e6}};
+    double temperature = -1;
+    int64_t top_k = 0;
+    QR_RETURN_IF_ERROR(qr_gguf_get_double(file, numbers[0].key, 0, numbers[0].high, &temperature, err));
+    QR_RETURN_IF_ERROR(qr_gguf_get_int(file, "general.sampling.top_k", INT32_MIN, INT32_MAX, &top_k, err));
+    if (temperature > 0) { qr_json_put_bool(out, "do_sample", true); }
+    if (qr_gguf_has(file, "general.sampling.top_k")) { qr_json_put_int(out, "top_k", qr_max(top_k, 0)); }
+    for (size_t i = 0; i < QR_COUNT_OF(numbers); i++) {
+        double value = 0;
+        QR_RETURN_IF_ERROR(qr_gguf_get_double(file, numbers[i].key, 0, numbers[i].high, &value, err));
+        if (qr_gguf_has(file, numbers[i].key) && value > 0) { qr_json_put_double(out, numbers[i].name, value); }
+    }
+    return QRUN_OK;
+}
+
 qrun_status qr_gguf_write_generation_config(const qr_gguf *file, qr_buffer *out, qr_error *err) {
     int64_t ids[MAX_ENDS], bos = -1;
     int n = 0;
@@ -474,6 +497,7 @@ qrun_status qr_gguf_write_generation_config(const qr_gguf *file, qr_buffer *out,
     qr_json_put_begin(out, NULL, '{');
     if (bos >= 0 && bos <= INT32_MAX) { qr_json_put_int(out, "bos_token_id", bos); }
     qr_json_put_ints(out, "eos_token_id", ids, n);
+    QR_RETURN_IF_ERROR(put_sampling(file, out, err));
     qr_json_put_end(out, '}');
     return QRUN_OK;
 }

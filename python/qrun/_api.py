@@ -410,7 +410,7 @@ class RequestParams(Sized):
         ("tools_json", c_char_p),
         ("template_json", c_char_p),
         ("no_special", c_bool),
-        ("parse_special", c_bool),
+        ("plain_text", c_bool),
         ("adapter", c_void_p),
         ("temperature", c_float),
         ("top_k", c_int32),
@@ -989,8 +989,8 @@ class RequestOptions(TypedDict, total=False):
 
     # prompt: do not add BOS and the like
     no_special: bool
-    # prompt: the text of special tokens becomes these tokens
-    parse_special: bool
+    # prompt: the text of special tokens stays text, and does not become these tokens
+    plain_text: bool
     # NULL: the base model
     adapter: str
     # Sampling. Penalties see prompt and answer (repetition) or the answer alone (presence, frequency). 0:

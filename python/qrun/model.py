@@ -125,7 +125,7 @@ class Model:
             raise ArgumentError("the model's folder has no tokenizer.json")
         return self._tokenizer
 
-    def tokenize(self, text: Union[str, bytes], *, add_special: bool = True, parse_special: bool = False) -> List[int]:
+    def tokenize(self, text: Union[str, bytes], *, add_special: bool = True, parse_special: bool = True) -> List[int]:
         """Token ids of a text; see Tokenizer.encode."""
         return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 

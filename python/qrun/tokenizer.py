@@ -39,7 +39,7 @@ class Tokenizer:
         tokenizer._handle = handle
         return tokenizer
 
-    def encode(self, text: Union[str, bytes], *, add_special: bool = True, parse_special: bool = False) -> List[int]:
+    def encode(self, text: Union[str, bytes], *, add_special: bool = True, parse_special: bool = True) -> List[int]:
         """The token ids of a text. add_special: with what the model expects around a text, such as BOS.
         parse_special: the text of a special token becomes that token. Any bytes can be encoded."""
         data = text if isinstance(text, bytes) else text.encode()

@@ -465,6 +465,16 @@ static void put_multipliers(qr_gguf_writer *w, const qr_gguf_arch *arch, const q
     qr_gguf_put_bool(w, qr_gguf_arch_key(arch, "rope.scaling.finetuned").text, config->layer_rotates[0]);
 }
 
+/* How the model's authors suggest to sample; nothing where answers are greedy. */
+static void put_sampling(qr_gguf_writer *w, const qr_generation_config *g) {
+    if (!g->do_sample) { return; }
+    qr_gguf_put_f32(w, "general.sampling.temp", (float)g->temperature);
+    qr_gguf_put_u32(w, "general.sampling.top_k", (uint32_t)g->top_k);
+    qr_gguf_put_f32(w, "general.sampling.top_p", (float)g->top_p);
+    qr_gguf_put_f32(w, "general.sampling.min_p", (float)g->min_p);
+    qr_gguf_put_f32(w, "general.sampling.penalty_repeat", (float)g->repetition_penalty);
+}
+
 void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf_arch *arch) {
     const qr_model_config *c = &model->config;
     size_t n;
@@ -472,6 +482,7 @@ void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf
     qr_gguf_put_text(w, "general.architecture", arch->name, strlen(arch->name));
     qr_gguf_put_text(w, "general.type", "model", 5);
     qr_gguf_put_text(w, "general.name", name, n);
+    put_sampling(w, &model->generation);
     put_count(w, arch, "block_count", c->n_layers);
     put_count(w, arch, "context_length", qr_gguf_context_tokens(model));
     put_count(w, arch, "embedding_length", c->hidden_size);

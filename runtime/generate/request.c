@@ -120,7 +120,7 @@ static qrun_status make_prompt(const qrun_model *model, const qrun_request_param
     } else {
         const size_t n_bytes = params->prompt_bytes > 0 ? params->prompt_bytes : strlen(params->prompt);
         QR_RETURN_IF_ERROR(
-            encode_text(model, params->prompt, n_bytes, !params->no_special, params->parse_special, tokens, err));
+            encode_text(model, params->prompt, n_bytes, !params->no_special, !params->plain_text, tokens, err));
     }
     return check_ids(model, tokens, err);
 }

@@ -33,7 +33,7 @@ def qrun(*arguments, text=""):
 
 
 def ids_of(model, text, *options):
-    done = qrun("tokenize", "--model", model, "--ids", *options, text=text)
+    done = qrun("tokenize", "--plain-text", "--model", model, "--ids", *options, text=text)
     assert done.returncode == 0, f"{model}: {text[:60]!r}: {done.stderr}"
     return done.stdout
 
