@@ -422,6 +422,30 @@ static qrun_status read_glm4_moe(const qr_config_source *s, qr_model_config *con
     return QRUN_OK;
 }
 
+/* Sarvam's own keys beside transformers'. */
+static qrun_status read_sarvam_moe(const qr_config_source *s, qr_model_config *config) {
+    bool has_head_norms = true, has_choice_bias = true;
+    const char *scores = "sigmoid";
+    const int64_t usual = config->experts.shared_intermediate_size;
+    int64_t shared_size = usual;
+    QR_RETURN_IF_ERROR(qr_config_refuse_flag(s, "use_bias"));
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "use_qk_norm", &has_head_norms));
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "moe_router_enable_expert_bias", &has_choice_bias));
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "score_function", &scores, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "moe_shared_expert_intermediate_size", 1, 1 << 22, &shared_size));
+    config->without_head_norms = !has_head_norms;
+    if (has_choice_bias && strcmp(scores, "sigmoid") == 0 && (usual == 0 || shared_size == usual)) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: this \"%s\" is not supported for this family", s->what,
+                   !has_choice_bias                 ? "moe_router_enable_expert_bias"
+                   : strcmp(scores, "sigmoid") != 0 ? "score_function"
+                                                    : "moe_shared_expert_intermediate_size");
+}
+
+static qrun_status read_sarvam_moe_biases(const qr_config_source *s, qr_model_config *config) {
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "use_qkv_bias", &config->qkv_bias));
+    return qr_config_get_bool(s, "attention_bias", &config->qkv_bias);
+}
+
 /* Trinity: what its own code has beside transformers', and embeddings that are scaled by a factor. */
 static qrun_status read_afmoe(const qr_config_source *s, qr_model_config *config) {
     bool scales = false, normalizes = true;
@@ -532,6 +556,7 @@ static const qr_family_keys families[QR_FAMILY_COUNT] = {
                                  .windows = read_mimo_windows,
                                  .heads = read_mimo_heads},
     [QR_FAMILY_GLM4_MOE] = {.attention = read_glm4_moe},
+    [QR_FAMILY_SARVAM_MOE] = {.attention = read_sarvam_moe, .biases = read_sarvam_moe_biases},
     [QR_FAMILY_AFMOE] = {.attention = read_afmoe},
     [QR_FAMILY_APERTUS] = {.attention = refuse_apertus_flags},
     [QR_FAMILY_STABLELM] = {.attention = refuse_stablelm_12b},

@@ -112,6 +112,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(MISTRAL4, "mistral4")              \
     X(JAIS2, "jais2")                    \
     X(SARVAM_MLA, "sarvam_mla")          \
+    X(SARVAM_MOE, "sarvam_moe")          \
     X(FLEX_OLMO, "flex_olmo")            \
     X(AFMOE, "afmoe")                    \
     X(AXK1, "axk1")                      \

@@ -413,6 +413,18 @@ out:
     return status;
 }
 
+qrun_status qr_safetensors_replace(qr_safetensors *file, qr_safetensors_tensor *tensors, size_t n_tensors, char *names,
+                                   qr_error *err) {
+    qr_free(file->by_name);
+    qr_free(file->tensors);
+    qr_free(file->names);
+    file->by_name = NULL;
+    file->tensors = tensors;
+    file->n_tensors = file->tensors_capacity = n_tensors;
+    file->names = names;
+    return sort_names(file, err);
+}
+
 void qr_safetensors_close(qr_safetensors *file) {
     if (file == NULL) { return; }
     for (size_t i = 0; i < file->n_shards; i++) {

@@ -56,6 +56,12 @@ void qr_safetensors_close(qr_safetensors *file); /* NULL is fine */
 qrun_status qr_safetensors_from_map(const char *path, qr_file_map *map, qr_safetensors_tensor *tensors,
                                     size_t n_tensors, char *names, qr_safetensors **file, qr_error *err);
 
+/* Other tensors in place of the file's, in the same order: some may be rows of one of those, or have other names, which
+ * lie in `names`. Takes over both, on failure too, after which the file can be closed alone. QRUN_ERROR_INPUT where a
+ * name occurs twice. */
+qrun_status qr_safetensors_replace(qr_safetensors *file, qr_safetensors_tensor *tensors, size_t n_tensors, char *names,
+                                   qr_error *err);
+
 /* Tensors come shard by shard, in the order of their bytes: reading them in this order reads the disk forwards. */
 size_t qr_safetensors_count(const qr_safetensors *file);
 const qr_safetensors_tensor *qr_safetensors_get(const qr_safetensors *file, size_t i);

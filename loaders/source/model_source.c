@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "loaders/files/gguf.h"
 #include "loaders/source/gguf_model.h"
+#include "loaders/source/published_names.h"
 
 static qrun_status read_from_folder(const char *folder, const char *name, size_t max_bytes, qr_source_file *file,
                                     qr_error *err) {
@@ -81,8 +82,13 @@ qrun_status qr_source_has_tokenizer(const char *model, bool *found, qr_error *er
 }
 
 qrun_status qr_source_open_tensors(const char *model, qr_safetensors **tensors, qr_error *err) {
-    return qr_gguf_recognise(model) ? qr_gguf_open_tensors(model, tensors, err)
-                                    : qr_safetensors_open(model, tensors, err);
+    if (qr_gguf_recognise(model)) { return qr_gguf_open_tensors(model, tensors, err); }
+    QR_RETURN_IF_ERROR(qr_safetensors_open(model, tensors, err));
+    const qrun_status status = qr_published_names_translate(*tensors, err);
+    if (status == QRUN_OK) { return QRUN_OK; }
+    qr_safetensors_close(*tensors);
+    *tensors = NULL;
+    return status;
 }
 
 qrun_status qr_source_require_folder(const char *model, const char *what, qr_error *err) {

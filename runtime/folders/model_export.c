@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/half.h"
 #include "base/sizes.h"
+#include "loaders/source/model_source.h"
 #include "runtime/folders/folder_copy.h"
 #include "runtime/model/model_tensors.h"
 
@@ -182,7 +183,7 @@ static qrun_status open_source(export_job *job, qr_error *err) {
     job->keeps_others = model->config.is_multimodal && !model->random_weights;
     const bool has_experts = model->shape.n_experts > 0 && !model->random_weights;
     if (!job->keeps_others && !has_experts) { return QRUN_OK; }
-    return qr_safetensors_open(model->folder, &job->source, err);
+    return qr_source_open_tensors(model->folder, &job->source, err);
 }
 
 static qrun_status list_tensors(export_job *job, qr_error *err) {

@@ -261,7 +261,7 @@ static qrun_status load_values(const qr_parameters *p, float *staging, qr_error 
     }
     qrun_status status;
     QR_TRY(qr_source_require_folder(p->model->folder, "training whole matrices", err));
-    QR_TRY(qr_safetensors_open(p->model->folder, &source, err));
+    QR_TRY(qr_source_open_tensors(p->model->folder, &source, err));
     for (int64_t i = 0; i < p->whole.n; i++) { QR_TRY(load_tensor(p, source, &p->whole.tensors[i], staging, err)); }
 out:
     qr_safetensors_close(source);

@@ -265,6 +265,10 @@ def older_config(family, folder):
         del rope["rope_type"]
         config["num_experts"] = config.pop("n_routed_experts")
         config["num_shared_experts"] = config.pop("n_shared_experts")
+    if family.model_type == "sarvam_moe":   # as published
+        for own, usual in dict(num_experts="n_routed_experts", num_shared_experts="n_shared_experts",
+                               use_qkv_bias="attention_bias").items():
+            config[own] = config.pop(usual)
     if rope is not None:
         config["rope_theta"] = rope.pop("rope_theta")
         partial = rope.pop("partial_rotary_factor", 1.0)

@@ -131,6 +131,7 @@ GRADIENTS = [
     Gradients("jais2", "jais2", "jais2", "through LayerNorm and squared ReLU, beside biases everywhere"),
     Gradients("sarvam-mla", "sarvam-mla", "sarvam-mla", "through latents under YaRN, and experts chosen by sigmoids",
               batch="clear-latents"),
+    Gradients("sarvam-moe", "sarvam-moe", "sarvam-moe", "through queries, keys and values that files have in one"),
     Gradients("flex-olmo", "flex-olmo", "flex-olmo", "through experts and norms after the blocks"),
     Gradients("afmoe", "afmoe", "afmoe", "through gates, norms after the blocks, and experts chosen by sigmoids"),
     Gradients("axk1", "axk1", "axk1", "through latents, and a norm after experts alone"),

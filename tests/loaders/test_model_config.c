@@ -750,6 +750,25 @@ static void test_sarvam_mla(void) {
     qr_model_config_free(&c);
 }
 
+/* Sarvam 30B by its own keys, and what its own code would do otherwise. */
+static void test_sarvam_moe(void) {
+    PARSE("{'model_type':'sarvam_moe','architectures':['SarvamMoEForCausalLM'],'num_hidden_layers':2,'num_experts':64,"
+          "'num_shared_experts':2,'use_qkv_bias':true,'use_bias':false,'score_function':'sigmoid','rope_theta':8e6,"
+          "'moe_router_enable_expert_bias':true,'moe_shared_expert_intermediate_size':2048,'rope_scaling':null}");
+    CHECK(c.experts.n_experts == 64 && c.experts.shared_intermediate_size == 2048 && c.experts.share_factor == 2.5);
+    CHECK(!c.experts.layer_has_experts[0] && c.experts.layer_has_experts[1] && c.experts.has_choice_bias);
+    CHECK(c.head_dim == 64 && c.rope.rotary_dim == 64 && c.rope.theta == 8e6 && !c.without_head_norms);
+    CHECK(c.qkv_bias && !c.o_bias && c.norm_eps == 1e-6 && c.n_kv_heads == 4);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'sarvam_moe','score_function':'softmax'}", QRUN_ERROR_UNSUPPORTED,
+                  "\"score_function\" is not supported");
+    check_refused("{'model_type':'sarvam_moe','moe_router_enable_expert_bias':false}", QRUN_ERROR_UNSUPPORTED,
+                  "\"moe_router_enable_expert_bias\" is not supported");
+    check_refused("{'model_type':'sarvam_moe','moe_shared_expert_intermediate_size':2048}", QRUN_ERROR_UNSUPPORTED,
+                  "\"moe_shared_expert_intermediate_size\" is not supported");
+    check_refused("{'model_type':'sarvam_moe','use_bias':true}", QRUN_ERROR_UNSUPPORTED, "\"use_bias\"");
+}
+
 static void test_flex_olmo(void) {
     PARSE("{'model_type':'flex_olmo','num_hidden_layers':1,'attention_bias':true}");
     CHECK(c.experts.n_experts == 7 && c.experts.n_per_token == 5 && !c.experts.normalizes && c.rope.theta == 5e5);
@@ -2063,6 +2082,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_layer_norms);
     CHECK_RUN(test_jais2);
     CHECK_RUN(test_sarvam_mla);
+    CHECK_RUN(test_sarvam_moe);
     CHECK_RUN(test_flex_olmo);
     CHECK_RUN(test_afmoe);
     CHECK_RUN(test_axk1);

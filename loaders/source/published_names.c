@@ -1,0 +1,110 @@
+#include "loaders/source/published_names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+
+enum { N_PARTS = 3, LONGER_BYTES = 32 /* the most that a name grows by, with its end */ };
+
+static const char FUSED[] = ".attention.query_key_value.";
+static const char *const parts[N_PARTS] = {".self_attn.q_proj.", ".self_attn.k_proj.", ".self_attn.v_proj."};
+
+static const char *const renamed[][2] = {
+    {"model.word_embeddings.", "model.embed_tokens."},
+    {".attention.dense.", ".self_attn.o_proj."},
+    {".attention.query_layernorm.", ".self_attn.q_norm."},
+    {".attention.key_layernorm.", ".self_attn.k_norm."},
+    {".mlp.gate.expert_bias", ".mlp.gate.e_score_correction_bias"},
+};
+
+/* Tensors and names as they are written. */
+typedef struct translation {
+    qr_safetensors_tensor *tensors;
+    char *names, *end;
+    size_t n_tensors, n_left; /* n_left: bytes after `end` */
+} translation;
+
+/* Adds the tensor with `was` in its name replaced. */
+static void add_renamed(translation *t, const qr_safetensors_tensor *tensor, const char *was, const char *is) {
+    const char *at = strstr(tensor->name, was);
+    const size_t n =
+        (size_t)snprintf(t->end, t->n_left, "%.*s%s%s", (int)(at - tensor->name), tensor->name, is, at + strlen(was));
+    t->tensors[t->n_tensors] = *tensor;
+    t->tensors[t->n_tensors++].name = t->end;
+    t->end += n + 1;
+    t->n_left -= n + 1;
+}
+
+/* How many rows of a fused tensor are queries': what the last matrix of attention reads. 0: nothing says. */
+static int64_t count_query_rows(const qr_safetensors *file, const qr_safetensors_tensor *fused) {
+    char name[256];
+    const char *at = strstr(fused->name, FUSED);
+    const int n = snprintf(name, sizeof name, "%.*s.attention.dense.weight", (int)(at - fused->name), fused->name);
+    const qr_safetensors_tensor *out = n < (int)sizeof name ? qr_safetensors_find(file, name) : NULL;
+    return out != NULL && out->n_dims == 2 ? out->dims[1] : 0;
+}
+
+/* Queries, keys and values are rows one after the other, and there are as many values as keys. */
+static qrun_status split(const qr_safetensors *file, const qr_safetensors_tensor *fused, translation *t,
+                         qr_error *err) {
+    const int64_t n_rows = fused->n_dims > 0 ? fused->dims[0] : 0, n_queries = count_query_rows(file, fused);
+    const int64_t n_keys = (n_rows - n_queries) / 2;
+    if (n_queries < 1 || n_keys < 1 || n_queries + 2 * n_keys != n_rows ||
+        (QR_DTYPES_FLOAT & QR_DTYPE_BIT(fused->dtype)) == 0) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: tensor \"%s\" is not the rows of queries, keys and values that its layer's "
+                       "\"attention.dense.weight\" asks for",
+                       qr_safetensors_shard_path(file, fused->shard), fused->name);
+    }
+    const size_t row_bytes = fused->n_bytes / (size_t)n_rows;
+    const unsigned char *data = fused->data;
+    for (int i = 0; i < N_PARTS; i++) {
+        qr_safetensors_tensor part = *fused;
+        part.dims[0] = i == 0 ? n_queries : n_keys;
+        part.n_bytes = (size_t)part.dims[0] * row_bytes;
+        part.data = data;
+        data += part.n_bytes;
+        add_renamed(t, &part, FUSED, parts[i]);
+    }
+    return QRUN_OK;
+}
+
+static qrun_status translate(const qr_safetensors *file, const qr_safetensors_tensor *tensor, translation *t,
+                             qr_error *err) {
+    if (strstr(tensor->name, FUSED) != NULL) { return split(file, tensor, t, err); }
+    for (size_t i = 0; i < QR_COUNT_OF(renamed); i++) {
+        if (strstr(tensor->name, renamed[i][0]) == NULL) { continue; }
+        add_renamed(t, tensor, renamed[i][0], renamed[i][1]);
+        return QRUN_OK;
+    }
+    t->tensors[t->n_tensors++] = *tensor;
+    return QRUN_OK;
+}
+
+qrun_status qr_published_names_translate(qr_safetensors *file, qr_error *err) {
+    const size_t n = qr_safetensors_count(file);
+    size_t n_fused = 0, n_bytes = 1;
+    if (qr_safetensors_find(file, "model.word_embeddings.weight") == NULL) { return QRUN_OK; }
+    for (size_t i = 0; i < n; i++) {
+        const char *name = qr_safetensors_get(file, i)->name;
+        const bool is_fused = strstr(name, FUSED) != NULL;
+        n_fused += is_fused;
+        n_bytes += (strlen(name) + LONGER_BYTES) * (is_fused ? N_PARTS : 1);
+    }
+    if (n_fused == 0) { return QRUN_OK; }
+    translation t = {.tensors = qr_alloc_array(n + (N_PARTS - 1) * n_fused, sizeof *t.tensors),
+                     .names = qr_alloc(n_bytes),
+                     .n_left = n_bytes};
+    qrun_status status =
+        t.tensors != NULL && t.names != NULL ? QRUN_OK : qr_fail_memory(err, "the names of tensors", n_bytes);
+    t.end = t.names;
+    for (size_t i = 0; status == QRUN_OK && i < n; i++) {
+        status = translate(file, qr_safetensors_get(file, i), &t, err);
+    }
+    if (status == QRUN_OK) { return qr_safetensors_replace(file, t.tensors, t.n_tensors, t.names, err); }
+    qr_free(t.tensors);
+    qr_free(t.names);
+    return status;
+}
