@@ -49,6 +49,7 @@ typedef struct qr_family_defaults {
     const char *qkv_bias_key; /* says that instead of attention_bias, and there are no others; NULL: it does not */
     const char *bias_key;     /* says it of every projection, of attention and MLP; NULL: other keys do */
     double theta;
+    const char *theta_key; /* says it instead of rope_theta; NULL: it does not */
     bool has_no_rope;
     bool null_theta_is_no_rope; /* a rope_theta that is null says that there are no positions */
     double window_theta;        /* of layers with a window, which have rotary parameters of their own; 0: they do not */
@@ -58,6 +59,7 @@ typedef struct qr_family_defaults {
     bool su_is_longrope;          /* "su" is an older name of "longrope" */
     int64_t original_positions;   /* original_max_position_embeddings unless given; 0: none */
     double rotated_part;          /* of a head, unless partial_rotary_factor says otherwise; 0: all, whatever it says */
+    const char *rotated_part_key; /* says that instead; NULL: it does not */
     bool interleaves_rope;        /* neighbours are a pair that rotates, not elements half a head apart */
     bool reverses_rope;           /* pairs rotate the other way around */
     bool has_rope_sections;       /* Qwen2-VL: rope of the type "mrope" */

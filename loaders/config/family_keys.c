@@ -202,6 +202,29 @@ static qrun_status set_all_biases(const qr_config_source *s, qr_model_config *co
     return QRUN_OK;
 }
 
+/* ---- GPT-NeoX ---------------------------------------------------------------------------------------------------- */
+
+/* Its matrix makes queries, keys and values of one size, which is a part of the hidden one. */
+static qrun_status read_gpt_neox(const qr_config_source *s, qr_model_config *config) {
+    bool is_parallel = true;
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "use_parallel_residual", &is_parallel));
+    config->blocks_in_turn = !is_parallel;
+    if (config->n_kv_heads == config->n_heads && config->head_dim * config->n_heads == config->hidden_size) {
+        return QRUN_OK;
+    }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: \"%s\" is not supported for this family; heads have %lld of the %lld elements", s->what,
+                   config->n_kv_heads != config->n_heads ? "num_key_value_heads" : "head_dim",
+                   (long long)config->head_dim, (long long)config->hidden_size);
+}
+
+static qrun_status read_gpt_neox_biases(const qr_config_source *s, qr_model_config *config) {
+    config->qkv_bias = config->mlp_bias = true;
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "attention_bias", &config->qkv_bias));
+    config->o_bias = config->qkv_bias;
+    return QRUN_OK;
+}
+
 /* ---- Granite and SmolLM3: layers without positions --------------------------------------------------------------- */
 
 /* Granite 4 rotates in all layers or in none. */
@@ -524,6 +547,7 @@ static qrun_status check_scaled_queries(const qr_config_source *s, qr_model_conf
 
 static const qr_family_keys families[QR_FAMILY_COUNT] = {
     [QR_FAMILY_GPT2] = {.attention = read_gpt2, .biases = set_all_biases},
+    [QR_FAMILY_GPT_NEOX] = {.attention = read_gpt_neox, .biases = read_gpt_neox_biases},
     [QR_FAMILY_GEMMA] = {.attention = read_gemma},
     [QR_FAMILY_GEMMA2] = {.attention = read_gemma_2},
     [QR_FAMILY_GEMMA3] = {.attention = read_gemma_2},

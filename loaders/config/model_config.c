@@ -434,12 +434,15 @@ static qrun_status read_rope(const qr_config_source *s, qr_model_config *config)
     if (s->defaults->interleave_key != NULL) {
         QR_RETURN_IF_ERROR(qr_config_get_bool(s, s->defaults->interleave_key, &context.interleaved));
     }
-    QR_RETURN_IF_ERROR(qr_config_get_double(s, "rope_theta", 1, 1e15, &context.default_theta));
+    const char *theta_key = s->defaults->theta_key != NULL ? s->defaults->theta_key : "rope_theta";
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, theta_key, 1, 1e15, &context.default_theta));
     if (s->defaults->rotated_part > 0) { /* sections for images (mrope) are one for text */
         context.heads_rotate_in_part = true;
         context.partial_rotary_factor = s->defaults->rotated_part;
         if (s->defaults->rotated_key != NULL) { QR_RETURN_IF_ERROR(read_rotated_count(s, config, &context)); }
-        QR_RETURN_IF_ERROR(qr_config_get_double(s, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor));
+        const char *key = s->defaults->rotated_part_key;
+        QR_RETURN_IF_ERROR(
+            qr_config_get_double(s, key != NULL ? key : "partial_rotary_factor", 0, 1, &context.partial_rotary_factor));
     }
     QR_RETURN_IF_ERROR(qr_config_get_int(s, "original_max_position_embeddings", 1, QR_CONFIG_MAX_POSITIONS,
                                          &context.original_max_position_embeddings));

@@ -131,6 +131,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(APERTUS, "apertus")                \
     X(MIMO_V2_FLASH, "mimo_v2_flash")    \
     X(OLMO_HYBRID, "olmo_hybrid")        \
+    X(GPT_NEOX, "gpt_neox")              \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {
@@ -190,11 +191,12 @@ typedef struct qr_model_config {
     bool without_post_norms;       /* LFM3 may have none after its blocks */
     bool without_head_norms;       /* GLM-4.5 may have none of queries and keys */
     int64_t
-        n_layers_ahead; /* GLM-4.5, DeepSeek: layers after the last, which predict further tokens; they are left out */
-    bool has_rms_norms; /* Command A with experts may have RMSNorm where the family has LayerNorm */
-    bool norms_layers;  /* nanochat: the norms before blocks and the last one, without a weight */
-    bool norms_heads;   /* Muse Glimmer: RMSNorm of every query and key head, without a weight */
-    bool attn_sinks;    /* attention's softmax is over a learned score of each head too */
+        n_layers_ahead;  /* GLM-4.5, DeepSeek: layers after the last, which predict further tokens; they are left out */
+    bool blocks_in_turn; /* GPT-NeoX may have its MLPs after attention, where the family has them beside it */
+    bool has_rms_norms;  /* Command A with experts may have RMSNorm where the family has LayerNorm */
+    bool norms_layers;   /* nanochat: the norms before blocks and the last one, without a weight */
+    bool norms_heads;    /* Muse Glimmer: RMSNorm of every query and key head, without a weight */
+    bool attn_sinks;     /* attention's softmax is over a learned score of each head too */
     bool sinks_in_windows; /* MiMo: in layers with a window alone */
 
     double embedding_multiplier, residual_multiplier; /* Granite: of embeddings, and of what a block adds; else 1 */

@@ -325,6 +325,27 @@ static qrun_status take_queries(const qr_layer_pass *pass, const qr_layer *layer
     return qr_layer_op_copy_heads(pass, &args, err);
 }
 
+qrun_status qr_layer_qkv_reorder(const qr_layer_pass *pass, const qr_layer *layer, const float *src, float *dst,
+                                 bool to_heads, qr_error *err) {
+    enum { N_PARTS = 3 };
+    const qr_model_shape *s = &pass->model->shape;
+    const int64_t dim = layer->head_dim, columns = qr_qkv_columns(s, layer);
+    for (int i = 0; i < N_PARTS; i++) {
+        const int64_t first[2] = {i * dim, i * s->n_heads * dim}, head_stride[2] = {N_PARTS * dim, dim};
+        const qr_copy_heads_args args = {.src = src + first[to_heads],
+                                         .dst = dst + first[!to_heads],
+                                         .n_rows = pass->n_tokens,
+                                         .n_heads = s->n_heads,
+                                         .dim = dim,
+                                         .src_stride = columns,
+                                         .src_head_stride = head_stride[to_heads],
+                                         .dst_stride = columns,
+                                         .dst_head_stride = head_stride[!to_heads]};
+        QR_RETURN_IF_ERROR(qr_layer_op_copy_heads(pass, &args, err));
+    }
+    return QRUN_OK;
+}
+
 int64_t qr_gate_columns(const qr_model_shape *shape) {
     return (shape->attn_gate_apart ? 1 : 2) * shape->n_heads * (shape->attn_gate_by_head ? 1 : shape->head_dim);
 }
@@ -490,7 +511,7 @@ qrun_status qr_layer_attention_norm(const qr_layer_pass *pass, const qr_layer *l
 qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     const qr_layer_buffers *b = &pass->buffers;
-    const bool has_gated_q = s->attn_gated && !s->attn_gate_apart;
+    const bool has_gated_q = s->attn_gated && !s->attn_gate_apart, by_head = pass->model->family->qkv_by_head;
     if (s->latent.kv_rank > 0) { return qr_layer_latent_heads(pass, layer, err); }
     if (has_gated_q) { QR_RETURN_IF_ERROR(take_queries(pass, layer, b->qkv, err)); }
     if (s->attn_gate_apart) {
@@ -499,10 +520,11 @@ qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *
     }
     for (int i = has_gated_q ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
         const bool is_short = qr_layer_makes_short_values(s, layer, &layer->attn_in[i]);
-        float *dst = is_short ? b->values : b->qkv;
+        float *dst = is_short ? b->values : by_head ? b->by_head : b->qkv;
         const int64_t stride = is_short ? layer->attn_in[i].weight.desc.rows : qr_qkv_columns(s, layer);
         QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, dst, stride, false, err));
     }
+    if (by_head) { QR_RETURN_IF_ERROR(qr_layer_qkv_reorder(pass, layer, b->by_head, b->qkv, false, err)); }
     if (qr_model_pads_values(s)) { QR_RETURN_IF_ERROR(pad_values(pass, layer, values_of(pass, layer), err)); }
     return finish_heads(pass, layer, b->qkv, keys_of(pass, layer), values_of(pass, layer), err);
 }
@@ -530,13 +552,15 @@ qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr
 }
 
 qrun_status qr_layer_mlp_norm(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qr_norm *norm = layer->is_parallel ? &layer->attn_norm : &layer->mlp_norm;
-    return norm_rows(pass, norm, pass->x, pass->buffers.mlp_normed, pass->model->act_dtype, pass->n_tokens, err);
+    return norm_rows(pass, qr_layer_mlp_input_norm(layer), pass->x, pass->buffers.mlp_normed, pass->model->act_dtype,
+                     pass->n_tokens, err);
 }
 
-/* Where the MLP reads it too, and in a buffer of its own. */
+/* What an MLP beside attention reads: a norm of its own, or attention's where that is in another buffer. Attention has
+ * read its norm by now, whose buffer may be the same. */
 static qrun_status keep_parallel_norm(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    const bool is_there = pass->buffers.mlp_normed == pass->buffers.attn_normed;
+    const bool is_same = qr_layer_mlp_input_norm(layer) == &layer->attn_norm;
+    const bool is_there = is_same && pass->buffers.mlp_normed == pass->buffers.attn_normed;
     return layer->is_parallel && !is_there ? qr_layer_mlp_norm(pass, layer, err) : QRUN_OK;
 }
 

@@ -55,7 +55,8 @@ typedef struct qr_layer_buffers {
     float *kv_up;               /* [T, H, plain_dim + value_dim]: made of kv_latent; nothing reads it later */
     float *absorbed; /* [T, H, kv_rank + rotated_dim]: queries with the matrix of keys in them, and their rotated part;
                       * of a pass that keeps latents */
-    float *by_head;  /* [T, columns]: what the projections make; models with shape.recurrent.by_key_head only */
+    float *by_head;  /* [T, columns]: what the projections make; models with shape.recurrent.by_key_head, or whose
+                      * family has qkv_by_head: [T, H, 3, HD] */
     float *conved;   /* [T, channels]: out of the delta rule's convolution, or into one between gates; layers with a
                       * state only, as the next */
     float *recalled; /* [T, values]: out of the recurrence, or the convolution between gates */
@@ -197,6 +198,10 @@ bool qr_model_is_gated(const qrun_model *model);
  */
 static inline int64_t qr_layer_mlp_size(const qr_layer *layer) { return layer->mlp_out.weight.desc.cols; }
 int64_t qr_layer_mlp_columns(const qrun_model *model, const qr_layer *layer);
+/* The norm that an MLP reads. */
+static inline const qr_norm *qr_layer_mlp_input_norm(const qr_layer *layer) {
+    return layer->is_parallel && layer->mlp_norm.dim == 0 ? &layer->attn_norm : &layer->mlp_norm;
+}
 /* This rank's part of the same M, where the model is split. */
 int64_t qr_layer_own_mlp_size(const qrun_model *model, const qr_layer *layer);
 /* The largest M of those; 0: no layer has any. */
@@ -228,6 +233,10 @@ qrun_status qr_layer_rope_tables(const qr_layer_pass *pass, const qr_rope_positi
 
 /* x = embeddings of the tokens, and of their positions where the family learns them. ids, position: device, [T]. */
 qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const int32_t *position, qr_error *err);
+
+/* From q, k and v of each head, [T, H, 3, HD], to the layout of buffers.qkv; or the other way, `to_heads`. */
+qrun_status qr_layer_qkv_reorder(const qr_layer_pass *pass, const qr_layer *layer, const float *src, float *dst,
+                                 bool to_heads, qr_error *err);
 
 /* x += factor · linear(src), through the norm after the block, where it has one: branch [T, D] is what is normed. */
 qrun_status qr_layer_add_linear(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *src,

@@ -168,7 +168,8 @@ typedef struct qr_family {
     bool choice_bias_is_row;   /* [1, E] in files, not [E] */
     bool layer_norm;           /* LayerNorm instead of RMSNorm */
     bool norm_biases;          /* norms have biases */
-    bool is_parallel;          /* a layer's MLP reads the same norm as what is beside it: qr_layer.is_parallel */
+    bool is_parallel;          /* a layer's MLP reads the same x as what is beside it: qr_layer.is_parallel */
+    bool qkv_by_head;          /* QR_ROLE_QKV makes q, k and v of one head after the other: [H, 3, HD] */
     bool norms_rotated;        /* q_norm and k_norm come after rotation */
     bool norms_all_heads;      /* q_norm and k_norm are over all heads of a token together */
     bool transposed;           /* linear weights are stored [in, out] (Conv1D) */

@@ -416,6 +416,10 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     return layer->head_dim * (role == QR_ROLE_Q_NORM ? s->n_heads * n_ranks : all_kv_heads(model, layer));
 }
 
+bool qr_model_is_parallel(const qrun_model *model) {
+    return model->family->is_parallel && !model->config.blocks_in_turn;
+}
+
 /* As in transformers and DeepSeek's own code, whatever rms_norm_eps says. */
 static const float LATENT_NORM_EPS = 1e-6F;
 
@@ -451,7 +455,7 @@ static void shape_layer(qrun_model *model, int64_t l, int32_t *n_recurrent) {
     qr_layer *layer = &model->layers[l];
     layer->mixes = qr_model_config_mixes(config, l);
     layer->has_mlp = qr_model_config_has_mlp(config, l);
-    layer->is_parallel = model->family->is_parallel;
+    layer->is_parallel = qr_model_is_parallel(model);
     layer->is_recurrent = config->recurrent.layers != NULL && config->recurrent.layers[l] && layer->beside == NULL;
     layer->out_scale = (float)(config->residual_multiplier * config->attention_out_multiplier);
     layer->mlp_scale = (float)(config->residual_multiplier * config->mlp_out_multiplier);

@@ -94,8 +94,9 @@ typedef struct qr_layer {
     qr_linear_layer attn_out;  /* [D, H·HD], with shorter values [D, H·value_dim], or of a layer with a state
                                 * [D, values] */
     bool mixes, has_mlp;       /* has what is above and below, or only one of both */
-    bool is_parallel;        /* its MLP reads what attention reads, attn_norm of x, and x grows by both; no mlp_norm */
-    bool is_recurrent;       /* carries a state along (layer_recurrent.h), and does not attend */
+    bool is_parallel;          /* its MLP reads the x that attention reads, and x grows by both; without an mlp_norm it
+                                * reads attn_norm of x too */
+    bool is_recurrent;         /* carries a state along (layer_recurrent.h), and does not attend */
     struct qr_layer *beside; /* what carries a state along beside this layer's attention: both read attn_norm of x, and
                               * x grows by both. Of it alone: attn_in, attn_out, out_scale, recurrent and state_index.
                               * NULL: there is none */
@@ -344,6 +345,9 @@ static inline unsigned char *qr_model_stage(const qrun_model *model, int64_t l) 
  * nothing for a loaded model. `end` is fine after a begin that failed. */
 qrun_status qr_model_plan_begin(qrun_model *model, qr_backend *planner, qr_error *err);
 void qr_model_plan_end(qrun_model *model);
+
+/* Whether layers have their blocks side by side: qr_layer.is_parallel. */
+bool qr_model_is_parallel(const qrun_model *model);
 
 /* What a norm of that role adds to its weights. */
 float qr_model_norm_offset(const qrun_model *model, qr_tensor_role role);

@@ -210,7 +210,8 @@ qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors 
 
 /* Buffers of old checkpoints that hold nothing learned. */
 static bool is_known_buffer(const char *name) {
-    static const char *const buffers[] = {"self_attn.rotary_emb.inv_freq", "attn.bias", "attn.masked_bias"};
+    static const char *const buffers[] = {"self_attn.rotary_emb.inv_freq", "attn.bias",      "attn.masked_bias",
+                                          "attention.rotary_emb.inv_freq", "attention.bias", "attention.masked_bias"};
     for (size_t i = 0; i < QR_COUNT_OF(buffers); i++) {
         if (strcmp(name, buffers[i]) == 0) { return true; }
     }

@@ -253,7 +253,7 @@ static split_kind kind_of(const qrun_model *model, qr_tensor_role role) {
         case QR_ROLE_RECURRENT_DT_BIAS:
         case QR_ROLE_SKIP:
         case QR_ROLE_SINKS: return BY_HEADS;
-        case QR_ROLE_QKV: return QKV;
+        case QR_ROLE_QKV: return model->family->qkv_by_head ? BY_HEADS : QKV;
         case QR_ROLE_GATE_UP:
         case QR_ROLE_SHARED_GATE_UP: return GATE_UP;
         case QR_ROLE_DELTA_QKV: return DELTA_QKV;

@@ -210,7 +210,7 @@ static void lay_recomputed(input_places *places, const qrun_model *model, int64_
             layout->layer = -1;
             lay_attention(layout, model, kinds_of(model), t, rows, &sets[i]);
             lay_mlp(layout, model, rows, &sets[i]);
-            if (!model->family->is_parallel) {
+            if (!qr_model_is_parallel(model)) {
                 QR_LAY(layout, sets[i].x_mid, rows * model->shape.hidden, sizeof(float));
             }
             if (i > 0) { QR_LAY(layout, sets[i].x_in, t * model->shape.hidden, sizeof(float)); }

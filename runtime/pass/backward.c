@@ -386,10 +386,12 @@ static qrun_status input_backward(qr_train_pass *pass, const qr_norm *norm, qr_e
                                  err);
 }
 
-/* The same of an MLP, which may read what attention reads. */
+/* The same of an MLP, which may read the x that attention reads. */
 static qrun_status mlp_input_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
-    return layer->is_parallel ? qr_pass_attention_norm_backward(pass, layer, err)
-                              : input_backward(pass, &layer->mlp_norm, err);
+    const qr_norm *norm = qr_layer_mlp_input_norm(layer);
+    if (!layer->is_parallel) { return input_backward(pass, norm, err); }
+    return qr_pass_norm_backward(pass, norm, pass->current->x_in, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
+                                 err);
 }
 
 /* The sum of what both give is read no more: its place takes the gradient of either. */
@@ -573,12 +575,17 @@ qrun_status qr_pass_attention_heads_backward(qr_train_pass *pass, const qr_layer
     QR_RETURN_IF_ERROR(heads_backward(pass, layer, layer->query_rope_kind, &layer->q_norm, 0, s->n_heads, NULL, err));
     QR_RETURN_IF_ERROR(kv_backward(pass, layer, err));
     const void *normed = pass->current->buffers.attn_normed;
-    const bool has_gated_q = s->attn_gated && !s->attn_gate_apart;
+    const bool has_gated_q = s->attn_gated && !s->attn_gate_apart, by_head = pass->model->family->qkv_by_head;
+    if (by_head) {
+        const qr_layer_pass blocks = qr_pass_layer(pass);
+        QR_RETURN_IF_ERROR(qr_layer_qkv_reorder(&blocks, layer, pass->b.dqkv, pass->b.by_head, true, err));
+    }
     if (has_gated_q) { QR_RETURN_IF_ERROR(gated_queries_backward(pass, layer, err)); }
     for (int i = has_gated_q ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
         const qr_linear_layer *linear = &layer->attn_in[i];
         const bool is_short = qr_layer_makes_short_values(s, layer, linear);
-        const float *dy = is_short ? pass->b.kv_up : pass->b.dqkv + linear->out_offset;
+        const float *dheads = by_head ? pass->b.by_head : pass->b.dqkv;
+        const float *dy = is_short ? pass->b.kv_up : dheads + linear->out_offset;
         const int64_t stride = is_short ? linear->weight.desc.rows : qr_qkv_columns(s, layer);
         if (is_short) { QR_RETURN_IF_ERROR(take_short_values(pass, layer, err)); }
         QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, linear, normed, dy, stride, pass->b.dnormed, i > 0, err));

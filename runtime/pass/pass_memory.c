@@ -122,7 +122,7 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     QR_LAY(&loss, b->dselected, t * s->hidden, f32);
     QR_LAY(&layout, b->dattended, t * s->widest_attended, f32);
     /* dattended is there already: of other tiles, or where blocks are parallel */
-    if (limits->policy.tile_rows > 0 || model->family->is_parallel) { mlp = layout; }
+    if (limits->policy.tile_rows > 0 || qr_model_is_parallel(model)) { mlp = layout; }
     const bool has_beside = model->config.recurrent.beside_attention;
     QR_LAY(&layout, b->dqkv, t * (has_beside ? s->widest_qkv : qr_widest_qkv(s)), f32);
     if (has_beside) { QR_LAY(&layout, b->dqkv_beside, t * s->recurrent.columns, f32); }
@@ -132,6 +132,7 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     mlp.part = QR_PART_MLP;
     if (s->attn_gated) { QR_LAY(&layout, b->dq_gate, t * qr_gate_columns(s), f32); }
     const int64_t short_columns = qr_model_pads_values(s) ? s->n_heads * s->value_dim : 0;
+    if (model->family->qkv_by_head) { QR_LAY(&layout, b->by_head, rows * qr_widest_qkv(s), f32); }
     QR_LAY(&layout, b->kv_up, rows * qr_max(qr_latent_up_columns(s), short_columns), f32);
     QR_LAY(&layout, b->dlatent, rows * qr_pass_latent_work_columns(s), f32);
     QR_LAY(&recurrent, b->dconved, t * s->recurrent.channels, f32);

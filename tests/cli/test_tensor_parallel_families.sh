@@ -430,6 +430,7 @@ same_answers "q, k and v of the delta rule apart" 2 --model "$fixtures/olmo-hybr
 same_answers "values shorter than keys, sinks" 2 --model "$fixtures/mimo-v2-flash" --quant bf16
 same_answers "a norm after experts alone" 4 --model "$fixtures/axk1" --quant bf16
 same_answers "gates beside experts, norms around both" 2 --model "$fixtures/afmoe" --quant bf16
+same_answers "q, k and v of one head after the other" 3 --model "$fixtures/gpt-neox" --quant bf16 --max-step-tokens 16
 same_answers "LayerNorm that adds 1" 2 --model "$fixtures/nemotron" --quant f32 --dtype f32
 same_answers "Solar Open" 2 --model "$fixtures/solar-open" --quant bf16 --max-step-tokens 16
 

@@ -830,6 +830,15 @@ FAMILIES = [
                    attention_value_scale=0.6, routed_scaling_factor=1.3),
            "values shorter than keys, with a factor; windows with sinks, more heads of keys and another base; a third of "
            "a head rotates; 2 of 6 experts chosen by sigmoids plus a bias", prompt_lengths=(1, 5, 9, 17)),
+    Family("gpt-neox", "gpt_neox",
+           _config(48, 3, None, 3, 92, tie_word_embeddings=False, layer_norm_eps=2e-3, use_parallel_residual=True)
+           | _rope("default", 10000.0, partial_rotary_factor=0.25),
+           "attention and MLP side by side, each with a LayerNorm of its own; q, k and v of one head after the other in "
+           "one matrix; a quarter of a head rotates", prompt_lengths=(1, 7, 33, 70)),
+    Family("gpt-neox-in-turn", "gpt_neox",
+           _config(40, 5, None, 2, 76, tie_word_embeddings=True, use_parallel_residual=False, attention_bias=False)
+           | _rope("default", 20000.0, partial_rotary_factor=1.0),
+           "the same with the MLP after attention, a tied head, and without attention's biases", prompt_lengths=(1, 7, 33)),
     Family("deepseek-v2-groups", "deepseek_v2",
            _config(48, 3, 3, 2, 76, tie_word_embeddings=False, q_lora_rank=None, kv_lora_rank=20, qk_nope_head_dim=16,
                    qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=12, num_experts_per_tok=3,

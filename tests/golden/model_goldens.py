@@ -64,7 +64,7 @@ def _random_parameter(family, hidden, name, parameter):
         if family.model_type == "muse_glimmer" and leaf.startswith("post_"):    # layers beside embeddings of size 1
             mean = 1.0
         return normal(shape, 0.2, family.name, name, mean=mean)
-    if leaf in ("embed_tokens", "embeddings", "wte", "lm_head"):
+    if leaf in ("embed_tokens", "embeddings", "wte", "embed_in", "embed_out", "lm_head"):
         return normal(shape, LOGIT_STD / math.sqrt(hidden), family.name, name)
     if leaf == "wpe":
         return normal(shape, 0.4, family.name, name)
@@ -81,7 +81,7 @@ def _random_parameter(family, hidden, name, parameter):
         return normal(shape, gain / math.sqrt(fan_in), family.name, name)
     fan_in = shape[0] if family.model_type == "gpt2" else shape[1]
     # Layers must outweigh the embedding in the residual stream, or a tied head repeats its input for ever.
-    gain = 2.2 if leaf in ("o_proj", "out_proj", "down_proj", "c_proj", "w2", "fc2") else 1.3
+    gain = 2.2 if leaf in ("o_proj", "out_proj", "down_proj", "c_proj", "w2", "fc2", "dense", "dense_4h_to_h") else 1.3
     return normal(shape, gain / math.sqrt(fan_in), family.name, name)
 
 
@@ -269,6 +269,10 @@ def older_config(family, folder):
         for own, usual in dict(num_experts="n_routed_experts", num_shared_experts="n_shared_experts",
                                use_qkv_bias="attention_bias").items():
             config[own] = config.pop(usual)
+    if family.model_type == "gpt_neox":
+        config["rotary_pct"] = rope.pop("partial_rotary_factor")
+        config["rotary_emb_base"] = rope.pop("rope_theta")
+        return config
     if rope is not None:
         config["rope_theta"] = rope.pop("rope_theta")
         partial = rope.pop("partial_rotary_factor", 1.0)

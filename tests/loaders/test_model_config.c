@@ -769,6 +769,26 @@ static void test_sarvam_moe(void) {
     check_refused("{'model_type':'sarvam_moe','use_bias':true}", QRUN_ERROR_UNSUPPORTED, "\"use_bias\"");
 }
 
+/* As Pythia is published, and GPT-NeoX's other forms. */
+static void test_gpt_neox(void) {
+    PARSE(
+        "{'architectures':['GPTNeoXForCausalLM'],'model_type':'gpt_neox','hidden_act':'gelu','hidden_size':512,"
+        "'intermediate_size':2048,'layer_norm_eps':0.25,'num_attention_heads':8,'num_hidden_layers':6,'rotary_pct':0.5,"
+        "'rotary_emb_base':20000,'tie_word_embeddings':false,'use_parallel_residual':true,'vocab_size':50304}");
+    CHECK(c.head_dim == 64 && c.n_kv_heads == 8 && c.rope.rotary_dim == 32 && c.rope.theta == 20000);
+    CHECK(!c.blocks_in_turn && c.qkv_bias && c.o_bias && c.mlp_bias && c.norm_eps == 0.25);
+    CHECK(c.activation == QR_ACTIVATION_GELU_ERF && !c.tie_word_embeddings);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'gpt_neox','num_hidden_layers':1,'use_parallel_residual':false,'attention_bias':false,"
+                "'rope_parameters':{'rope_theta':500,'partial_rotary_factor':1.0}}",
+                &c, NULL) == QRUN_OK);
+    CHECK(c.blocks_in_turn && !c.qkv_bias && !c.o_bias && c.mlp_bias && c.rope.theta == 500 && c.rope.rotary_dim == 96);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'gpt_neox','num_key_value_heads':8}", QRUN_ERROR_UNSUPPORTED,
+                  "\"num_key_value_heads\"");
+    check_refused("{'model_type':'gpt_neox','head_dim':64}", QRUN_ERROR_UNSUPPORTED, "\"head_dim\" is not supported");
+}
+
 static void test_flex_olmo(void) {
     PARSE("{'model_type':'flex_olmo','num_hidden_layers':1,'attention_bias':true}");
     CHECK(c.experts.n_experts == 7 && c.experts.n_per_token == 5 && !c.experts.normalizes && c.rope.theta == 5e5);
@@ -2083,6 +2103,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_jais2);
     CHECK_RUN(test_sarvam_mla);
     CHECK_RUN(test_sarvam_moe);
+    CHECK_RUN(test_gpt_neox);
     CHECK_RUN(test_flex_olmo);
     CHECK_RUN(test_afmoe);
     CHECK_RUN(test_axk1);

@@ -188,6 +188,7 @@ static void test_refused(void) {
         {"cohere2", "a cohere2 model has no name in llama.cpp"},
         {"jais2", "a jais2 model has no name in llama.cpp"},
         {"nanochat", "a nanochat model has no name in llama.cpp"},
+        {"gpt-neox", "a gpt-neox model has no name in llama.cpp"},
         {"nemotron", "a nemotron model has no name in llama.cpp"},
         {"olmo-hybrid", "a olmo-hybrid model has no name in llama.cpp"},
         {"mimo-v2-flash", "a mimo-v2-flash model has no name in llama.cpp"},

@@ -290,6 +290,10 @@ static void test_mimo_nf4(void) {
 static void test_nanochat_int8(void) {
     run_model("models/nanochat", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
+/* Blocks side by side with a norm each, and q, k and v of one head after the other. */
+static void test_gpt_neox_int8(void) {
+    run_model("models/gpt-neox", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
+}
 /* LayerNorm that adds 1. */
 static void test_nemotron_nf4_dq(void) {
     run_model("models/nemotron", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
@@ -546,6 +550,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_olmo_hybrid_int8);
     CHECK_RUN(test_mimo_nf4);
     CHECK_RUN(test_nanochat_int8);
+    CHECK_RUN(test_gpt_neox_int8);
     CHECK_RUN(test_nemotron_nf4_dq);
     CHECK_RUN(test_minimax_m2_int8);
     CHECK_RUN(test_youtu_nf4_dq);
