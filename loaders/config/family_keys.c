@@ -519,13 +519,20 @@ static qrun_status refuse_stablelm_12b(const qr_config_source *s, qr_model_confi
     return qr_config_refuse_flag(s, "qk_layernorm");
 }
 
-/* OLMoE can clip queries, keys and values; none of its published models does. */
+/* OLMo can clip queries, keys and values; no published OLMoE does, and some of the first OLMo do. */
 static qrun_status refuse_clipping(const qr_config_source *s, qr_model_config *config) {
     (void)config;
     double limit = 0;
     QR_RETURN_IF_ERROR(qr_config_get_double(s, "clip_qkv", 0, 1e30, &limit));
     if (limit == 0) { return QRUN_OK; }
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"clip_qkv\" is not supported", s->what);
+}
+
+/* The norms have no weights, and one epsilon, whatever the file says. */
+static qrun_status read_olmo(const qr_config_source *s, qr_model_config *config) {
+    config->norms_layers = true;
+    config->norm_eps = config->post_norm_eps = 1e-5;
+    return refuse_clipping(s, config);
 }
 
 /* Mistral 4 scales whole heads of queries, of which a part rotates. So they rotate as a whole, by nothing where they
@@ -584,6 +591,7 @@ static const qr_family_keys families[QR_FAMILY_COUNT] = {
     [QR_FAMILY_AFMOE] = {.attention = read_afmoe},
     [QR_FAMILY_APERTUS] = {.attention = refuse_apertus_flags},
     [QR_FAMILY_STABLELM] = {.attention = refuse_stablelm_12b},
+    [QR_FAMILY_OLMO] = {.attention = read_olmo},
     [QR_FAMILY_OLMOE] = {.attention = refuse_clipping},
     [QR_FAMILY_MISTRAL4] = {.rope = check_scaled_queries},
 };

@@ -57,6 +57,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(GEMMA4, "gemma4_text")             \
     X(PHI3, "phi3")                      \
     X(SMOLLM3, "smollm3")                \
+    X(OLMO, "olmo")                      \
     X(OLMO2, "olmo2")                    \
     X(OLMO3, "olmo3")                    \
     X(QWEN2_MOE, "qwen2_moe")            \
@@ -194,7 +195,7 @@ typedef struct qr_model_config {
         n_layers_ahead;  /* GLM-4.5, DeepSeek: layers after the last, which predict further tokens; they are left out */
     bool blocks_in_turn; /* GPT-NeoX may have its MLPs after attention, where the family has them beside it */
     bool has_rms_norms;  /* Command A with experts may have RMSNorm where the family has LayerNorm */
-    bool norms_layers;   /* nanochat: the norms before blocks and the last one, without a weight */
+    bool norms_layers;   /* nanochat, OLMo 1: the norms before blocks and the last one, without a weight */
     bool norms_heads;    /* Muse Glimmer: RMSNorm of every query and key head, without a weight */
     bool attn_sinks;     /* attention's softmax is over a learned score of each head too */
     bool sinks_in_windows; /* MiMo: in layers with a window alone */

@@ -423,6 +423,10 @@ bool qr_model_is_parallel(const qrun_model *model) {
 /* As in transformers and DeepSeek's own code, whatever rms_norm_eps says. */
 static const float LATENT_NORM_EPS = 1e-6F;
 
+static bool has_layer_norms(const qrun_model *model) {
+    return model->family->layer_norm && !model->config.has_rms_norms;
+}
+
 static qr_norm norm_of(const qrun_model *model, qr_tensor_role role, int64_t dim) {
     const bool is_post = role == QR_ROLE_POST_ATTN_NORM || role == QR_ROLE_POST_MLP_NORM;
     const bool is_of_latent = role == QR_ROLE_Q_DOWN_NORM || role == QR_ROLE_KV_DOWN_NORM;
@@ -431,7 +435,7 @@ static qr_norm norm_of(const qrun_model *model, qr_tensor_role role, int64_t dim
                             : is_post    ? (float)model->config.post_norm_eps
                                          : model->shape.norm_eps,
                      .offset = qr_model_norm_offset(model, role),
-                     .is_layer_norm = model->family->layer_norm && !model->config.has_rms_norms};
+                     .is_layer_norm = has_layer_norms(model)};
 }
 
 /* This rank's of a layer's norm, or other vector. */
@@ -445,7 +449,7 @@ static void shape_norm(const qrun_model *model, qr_layer *layer, qr_tensor_role 
 /* Without a weight: of the model's ones. */
 static qr_norm plain_norm(qrun_model *model, int64_t dim) {
     model->n_ones = qr_max(model->n_ones, dim);
-    return (qr_norm){.dim = dim, .eps = model->shape.norm_eps};
+    return (qr_norm){.dim = dim, .eps = model->shape.norm_eps, .is_layer_norm = has_layer_norms(model)};
 }
 
 /* What config.json says of a layer as a whole. */

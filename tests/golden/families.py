@@ -839,6 +839,9 @@ FAMILIES = [
            _config(40, 5, None, 2, 76, tie_word_embeddings=True, use_parallel_residual=False, attention_bias=False)
            | _rope("default", 20000.0, partial_rotary_factor=1.0),
            "the same with the MLP after attention, a tied head, and without attention's biases", prompt_lengths=(1, 7, 33)),
+    Family("olmo", "olmo",
+           _config(48, 6, 2, 2, 92, tie_word_embeddings=False) | _rope("default", 20000.0),
+           "LayerNorm without weights", prompt_lengths=(1, 7, 33, 70)),
     Family("deepseek-v2-groups", "deepseek_v2",
            _config(48, 3, 3, 2, 76, tie_word_embeddings=False, q_lora_rank=None, kv_lora_rank=20, qk_nope_head_dim=16,
                    qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=12, num_experts_per_tok=3,

@@ -789,6 +789,16 @@ static void test_gpt_neox(void) {
     check_refused("{'model_type':'gpt_neox','head_dim':64}", QRUN_ERROR_UNSUPPORTED, "\"head_dim\" is not supported");
 }
 
+/* OLMo 1, whose norms have one epsilon. */
+static void test_olmo(void) {
+    PARSE("{'model_type':'olmo','architectures':['OlmoForCausalLM'],'num_hidden_layers':1,'clip_qkv':null,"
+          "'rms_norm_eps':0.25,'rope_scaling':null,'rope_theta':500.0,'num_key_value_heads':8}");
+    CHECK(c.norms_layers && c.norm_eps == 1e-5 && c.rope.theta == 500 && c.n_kv_heads == 8 && !c.qkv_bias);
+    CHECK(c.eos.ids[0] == 50279 && c.pad_token_id == 1 && !c.tie_word_embeddings);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'olmo','clip_qkv':8.0}", QRUN_ERROR_UNSUPPORTED, "\"clip_qkv\" is not supported");
+}
+
 static void test_flex_olmo(void) {
     PARSE("{'model_type':'flex_olmo','num_hidden_layers':1,'attention_bias':true}");
     CHECK(c.experts.n_experts == 7 && c.experts.n_per_token == 5 && !c.experts.normalizes && c.rope.theta == 5e5);
@@ -2103,6 +2113,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_jais2);
     CHECK_RUN(test_sarvam_mla);
     CHECK_RUN(test_sarvam_moe);
+    CHECK_RUN(test_olmo);
     CHECK_RUN(test_gpt_neox);
     CHECK_RUN(test_flex_olmo);
     CHECK_RUN(test_afmoe);
