@@ -752,11 +752,11 @@ FAMILIES = [
            "DeepSeek-V3 by other keys: queries without a latent, YaRN by another name, one dense layer",
            prompt_lengths=(1, 7, 16, 24), older_config=dict(head_dim=34)),
     Family("sarvam-moe", "sarvam_moe",
-           _config(40, 5, 1, 3, 68, head_dim=16, tie_word_embeddings=False, n_routed_experts=7, num_experts_per_tok=3,
+           _config(40, 5, 1, 3, 68, head_dim=16, tie_word_embeddings=False, n_routed_experts=5, num_experts_per_tok=2,
                    moe_intermediate_size=20, n_shared_experts=1, routed_scaling_factor=1.6, rms_norm_eps=2e-3)
            | _rope("default", 8000000.0),
            "GLM-4.5 whose heads rotate as a whole, as published: queries, keys and values in one tensor, other names",
-           prompt_lengths=(1, 7, 16),
+           prompt_lengths=(1, 5, 9),
            older_config=dict(score_function="sigmoid", moe_router_enable_expert_bias=True, use_bias=False,
                              moe_shared_expert_intermediate_size=20)),
     Family("flex-olmo", "flex_olmo",
