@@ -528,6 +528,16 @@ static qrun_status refuse_clipping(const qr_config_source *s, qr_model_config *c
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"clip_qkv\" is not supported", s->what);
 }
 
+/* EXAONE 3's own names of what all families have. */
+static qrun_status read_exaone_sizes(const qr_config_source *s, qr_model_config *config) {
+    const char *activation = "silu";
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "num_layers", 1, 1 << 12, &config->n_layers));
+    QR_RETURN_IF_ERROR(qr_config_get_double(s, "layer_norm_epsilon", 0, 1, &config->norm_eps));
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "activation_function", &activation, s->what, s->err));
+    if (strcmp(activation, "silu") == 0) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: activation \"%.60s\" is not supported", s->what, activation);
+}
+
 /* The norms have no weights, and one epsilon, whatever the file says. */
 static qrun_status read_olmo(const qr_config_source *s, qr_model_config *config) {
     config->norms_layers = true;
@@ -591,6 +601,7 @@ static const qr_family_keys families[QR_FAMILY_COUNT] = {
     [QR_FAMILY_AFMOE] = {.attention = read_afmoe},
     [QR_FAMILY_APERTUS] = {.attention = refuse_apertus_flags},
     [QR_FAMILY_STABLELM] = {.attention = refuse_stablelm_12b},
+    [QR_FAMILY_EXAONE] = {.sizes = read_exaone_sizes},
     [QR_FAMILY_OLMO] = {.attention = read_olmo},
     [QR_FAMILY_OLMOE] = {.attention = refuse_clipping},
     [QR_FAMILY_MISTRAL4] = {.rope = check_scaled_queries},

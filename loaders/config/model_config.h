@@ -77,6 +77,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(QWEN3_VL, "qwen3_vl_text")         \
     X(QWEN3_VL_MOE, "qwen3_vl_moe_text") \
     X(QWEN2_VL, "qwen2_vl_text")         \
+    X(EXAONE, "exaone")                  \
     X(EXAONE4, "exaone4")                \
     X(SEED_OSS, "seed_oss")              \
     X(MELLUM, "mellum")                  \

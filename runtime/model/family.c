@@ -317,6 +317,7 @@ static const qr_family families[] = {
      .has_frame = true,
      .prefixes = {"model.language_"},
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_EXAONE, .name = "exaone", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
     {.family = QR_FAMILY_EXAONE4,
      .name = "exaone4",
      .prefixes = {IMAGE_PREFIXES},

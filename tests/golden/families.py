@@ -842,6 +842,11 @@ FAMILIES = [
     Family("olmo", "olmo",
            _config(48, 6, 2, 2, 92, tie_word_embeddings=False) | _rope("default", 20000.0),
            "LayerNorm without weights", prompt_lengths=(1, 7, 33, 70)),
+    Family("exaone", "exaone",
+           _config(48, 6, 2, 2, 92, tie_word_embeddings=False, rms_norm_eps=2e-3)
+           | _rope("llama3", 1000000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=64),
+           "Llama by other names, of tensors as of keys", prompt_lengths=(1, 7, 33)),
     Family("deepseek-v2-groups", "deepseek_v2",
            _config(48, 3, 3, 2, 76, tie_word_embeddings=False, q_lora_rank=None, kv_lora_rank=20, qk_nope_head_dim=16,
                    qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=12, num_experts_per_tok=3,

@@ -67,6 +67,7 @@ CASES = {
     "sarvam-moe-lora": ("sarvam-moe", "training/adapters/sarvam-moe", "q, k and v in one tensor of the folder"),
     "gpt-neox-lora": ("gpt-neox", "training/adapters/gpt-neox", "q, k and v of one head after the other"),
     "olmo-lora": ("olmo", "training/adapters/olmo", "LayerNorm without weights"),
+    "exaone-lora": ("exaone", "training/adapters/exaone", "names in an adapter that are not the folder's"),
     "axk1-lora": ("axk1", "training/adapters/axk1", "a norm whose name in memory is not the folder's"),
     "nanochat-lora": ("nanochat", "training/adapters/nanochat", "an MLP of fc1 and fc2, no norms"),
     "youtu-lora": ("youtu", "training/adapters/youtu", "latents of queries, keys and values"),

@@ -269,6 +269,10 @@ def older_config(family, folder):
         for own, usual in dict(num_experts="n_routed_experts", num_shared_experts="n_shared_experts",
                                use_qkv_bias="attention_bias").items():
             config[own] = config.pop(usual)
+    if family.model_type == "exaone":   # as published
+        for own, usual in dict(num_layers="num_hidden_layers", layer_norm_epsilon="rms_norm_eps",
+                               activation_function="hidden_act").items():
+            config[own] = config.pop(usual)
     if family.model_type == "gpt_neox":
         config["rotary_pct"] = rope.pop("partial_rotary_factor")
         config["rotary_emb_base"] = rope.pop("rope_theta")

@@ -153,6 +153,7 @@ GRADIENTS = [
     Gradients("olmo", "olmo", "olmo", "through LayerNorm without weights"),
     Gradients("olmo-full", "olmo", None, "every weight; those of the first attention and the embedding are stored",
               kept=("layers.0.self_attn", "embed_tokens")),
+    Gradients("exaone", "exaone", "exaone", "of names that are not the folder's"),
     Gradients("nanochat", "nanochat", "nanochat", "through norms without weights, and heads that rotate backward"),
     Gradients("nanochat-full", "nanochat", None, "every weight; those of the first layer and the embedding are stored",
               kept=("layers.0.", "embed_tokens")),

@@ -799,6 +799,19 @@ static void test_olmo(void) {
     check_refused("{'model_type':'olmo','clip_qkv':8.0}", QRUN_ERROR_UNSUPPORTED, "\"clip_qkv\" is not supported");
 }
 
+/* As EXAONE 3.5 is published. */
+static void test_exaone(void) {
+    PARSE(
+        "{'architectures':['ExaoneForCausalLM'],'model_type':'exaone','activation_function':'silu','num_layers':2,"
+        "'layer_norm_epsilon':0.25,'num_key_value_heads':8,'rope_theta':1000000,'rope_scaling':{'factor':8.0,"
+        "'high_freq_factor':4.0,'low_freq_factor':1.0,'original_max_position_embeddings':8192,'rope_type':'llama3'}}");
+    CHECK(c.n_layers == 2 && c.norm_eps == 0.25 && c.n_kv_heads == 8 && c.activation == QR_ACTIVATION_SILU);
+    CHECK(c.rope.theta == 1e6 && c.rope.type == QR_ROPE_LLAMA3 && c.head_dim == 128 && !c.qkv_bias && !c.mlp_bias);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'exaone','activation_function':'gelu'}", QRUN_ERROR_UNSUPPORTED,
+                  "activation \"gelu\" is not supported");
+}
+
 static void test_flex_olmo(void) {
     PARSE("{'model_type':'flex_olmo','num_hidden_layers':1,'attention_bias':true}");
     CHECK(c.experts.n_experts == 7 && c.experts.n_per_token == 5 && !c.experts.normalizes && c.rope.theta == 5e5);
@@ -1500,7 +1513,7 @@ static void test_refusals(void) {
          "config: model_type \"nothing\" is not supported; docs/formats.md has the models that are"},
         {"{'model_type':'smollm4'}", QRUN_ERROR_UNSUPPORTED,
          "config: model_type \"smollm4\" is not supported; these are: smollm3; docs/formats.md has"},
-        {"{'model_type':'olmo'}", QRUN_ERROR_UNSUPPORTED, "these are: olmo2 olmo3 olmoe olmo_hybrid; docs"},
+        {"{'model_type':'olmo9'}", QRUN_ERROR_UNSUPPORTED, "these are: olmo olmo2 olmo3 olmoe olmo_hybrid; docs"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -2113,6 +2126,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_jais2);
     CHECK_RUN(test_sarvam_mla);
     CHECK_RUN(test_sarvam_moe);
+    CHECK_RUN(test_exaone);
     CHECK_RUN(test_olmo);
     CHECK_RUN(test_gpt_neox);
     CHECK_RUN(test_flex_olmo);
