@@ -5,6 +5,7 @@
 #include "loaders/files/json.h"
 #include "loaders/files/safetensors.h"
 #include "loaders/files/safetensors_writer.h"
+#include "loaders/source/model_source.h"
 #include "temporary.h"
 
 static void test_reads_tensors_out_of_order(void) {
@@ -428,6 +429,62 @@ static void test_writer_leaves_nothing_behind(void) {
 
 /* ---- failing allocations ----------------------------------------------------------------------------------------- */
 
+/* Sarvam 30B: two heads of queries of one element, and one of keys and of values, in one tensor. */
+static const char *sarvam_header(const char *fused_shape, const char *out_shape, const char *more) {
+    static char header[512];
+    (void)snprintf(header, sizeof header,
+                   "{\"model.layers.0.attention.query_key_value.weight\":{\"dtype\":\"F32\",\"shape\":%s,"
+                   "\"data_offsets\":[0,32]},\"model.layers.0.attention.dense.weight\":{\"dtype\":\"F32\","
+                   "\"shape\":%s,\"data_offsets\":[32,48]},\"model.word_embeddings.weight\":{\"dtype\":\"F32\","
+                   "\"shape\":[2,1],\"data_offsets\":[48,56]}%s}",
+                   fused_shape, out_shape, more);
+    return header;
+}
+
+static void test_published_names(void) {
+    const temporary_folder folder = temporary_create();
+    const float values[14] = {1, 2, 3, 4, 5, 6, 7, 8};
+    temporary_safetensors(&folder, "model.safetensors", sarvam_header("[4,2]", "[2,2]", ""), values, sizeof values);
+    qr_safetensors *file;
+    qr_error err = {0};
+    CHECK_MSG(qr_source_open_tensors(folder.path, &file, &err) == QRUN_OK, "%s", err.message);
+    REQUIRE(file != NULL);
+    CHECK_INT(qr_safetensors_count(file), 5);
+    CHECK_STR(qr_safetensors_get(file, 1)->name, "model.layers.0.self_attn.k_proj.weight");
+    const qr_safetensors_tensor *q = qr_safetensors_find(file, "model.layers.0.self_attn.q_proj.weight");
+    const qr_safetensors_tensor *v = qr_safetensors_find(file, "model.layers.0.self_attn.v_proj.weight");
+    REQUIRE(q != NULL && v != NULL);
+    CHECK(q->dims[0] == 2 && q->dims[1] == 2 && q->n_bytes == 16 && memcmp(q->data, values, 16) == 0);
+    CHECK(v->dims[0] == 1 && v->dims[1] == 2 && v->n_bytes == 8 && memcmp(v->data, values + 6, 8) == 0);
+    CHECK(qr_safetensors_find(file, "model.layers.0.self_attn.o_proj.weight") != NULL);
+    CHECK(qr_safetensors_find(file, "model.embed_tokens.weight") != NULL);
+    qr_safetensors_close(file);
+    const struct {
+        const char *fused, *out, *more, *message;
+    } cases[] = {
+        {"[4,2]", "[4,1]", "", "is not the rows of queries, keys and values"},
+        {"[8,1]", "[1,4]", ",\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[56,56]}",
+         "\"model.embed_tokens.weight\" occurs twice"},
+        {"[8,1]", "[4]", "", "is not the rows of queries, keys and values"},
+        {"[2,4]", "[2,2]", "", "is not the rows of queries, keys and values"}, /* none are left for keys */
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        temporary_safetensors(&folder, "model.safetensors", sarvam_header(cases[i].fused, cases[i].out, cases[i].more),
+                              values, sizeof values);
+        CHECK_INT(qr_source_open_tensors(folder.path, &file, &err), QRUN_ERROR_INPUT);
+        CHECK_MSG(file == NULL && strstr(err.message, cases[i].message) != NULL, "%s", err.message);
+        err = (qr_error){0};
+    }
+    temporary_remove(&folder);
+}
+
+static qrun_status attempt_published(void *context, qr_error *err) {
+    qr_safetensors *file;
+    const qrun_status status = qr_source_open_tensors(context, &file, err);
+    qr_safetensors_close(file);
+    return status;
+}
+
 static qrun_status attempt_open(void *context, qr_error *err) {
     qr_safetensors *file;
     const qrun_status status = qr_safetensors_open(context, &file, err);
@@ -450,6 +507,10 @@ static void test_any_allocation_may_fail(void) {
     check_failing_allocations(attempt_write, folder.path, true);
     check_failing_allocations(attempt_open, folder.path, false);
     check_written(folder.path, 3);
+    temporary_remove(&folder);
+    folder = temporary_create();
+    temporary_safetensors(&folder, "model.safetensors", sarvam_header("[4,2]", "[2,2]", ""), NULL, 56);
+    check_failing_allocations(attempt_published, folder.path, false);
     temporary_remove(&folder);
 }
 
@@ -522,6 +583,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_writer_alignment);
     CHECK_RUN(test_writer_shards);
     CHECK_RUN(test_writer_leaves_nothing_behind);
+    CHECK_RUN(test_published_names);
     CHECK_RUN(test_any_allocation_may_fail);
     CHECK_RUN(test_public_malformed_files);
     CHECK_RUN(test_real_models);
