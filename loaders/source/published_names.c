@@ -67,7 +67,7 @@ static bool replace(char *name, const char *was, const char *is) {
     if (at == NULL) { return false; }
     const char *rest = at + strlen(was);
     memmove(at + strlen(is), rest, strlen(rest) + 1);
-    memcpy(at, is, strlen(is));
+    for (size_t i = 0; is[i] != '\0'; i++) { at[i] = is[i]; }
     return true;
 }
 
