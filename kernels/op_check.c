@@ -106,7 +106,7 @@ static bool check_kv_layout(const check *c, const qr_kv_layout *layout, size_t p
 }
 
 static bool check_act_fn(const check *c, qr_act_fn fn) {
-    REQUIRE((unsigned)fn <= QR_ACT_NONE, "%d is not an activation function", (int)fn);
+    REQUIRE((unsigned)fn <= QR_ACT_SIGMOID, "%d is not an activation function", (int)fn);
     return true;
 }
 

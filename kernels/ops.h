@@ -364,7 +364,8 @@ typedef enum qr_act_fn {
     QR_ACT_GELU_TANH,
     QR_ACT_GELU_ERF,
     QR_ACT_RELU2, /* max(x, 0)² */
-    QR_ACT_NONE   /* x itself */
+    QR_ACT_NONE,  /* x itself */
+    QR_ACT_SIGMOID
 } qr_act_fn;
 
 /* copy_heads: dst[i, h, :] = src[i, h, :], or dst += src with accumulate. Heads are a head stride apart, in both. */

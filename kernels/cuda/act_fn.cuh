@@ -11,6 +11,7 @@ QR_DEVICE float act_fn(qr_act_fn fn, float x) {
         case QR_ACT_SILU: return x / (1.0F + expf(-x));
         case QR_ACT_RELU2: return x < 0.0F ? 0.0F : x * x;
         case QR_ACT_NONE: return x;
+        case QR_ACT_SIGMOID: return 1.0F / (1.0F + expf(-x));
         case QR_ACT_GELU_TANH: return 0.5F * x * (1.0F + tanhf(gelu_tanh_argument(x)));
         default: return 0.5F * x * (1.0F + erff(x * 0.70710678118654752440F));
     }
@@ -25,6 +26,7 @@ QR_DEVICE float act_derivative(qr_act_fn fn, float x) {
         }
         case QR_ACT_RELU2: return x < 0.0F ? 0.0F : 2.0F * x;
         case QR_ACT_NONE: return 1.0F;
+        case QR_ACT_SIGMOID: return 1.0F / (1.0F + expf(-x)) / (1.0F + expf(x));
         case QR_ACT_GELU_TANH: {
             const float near = fminf(fmaxf(x, -20.0F), 20.0F), u = gelu_tanh_argument(near), cosine = coshf(u);
             const float slope = 0.79788456080286535588F * (1.0F + 3.0F * 0.044715F * near * near);

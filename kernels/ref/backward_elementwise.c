@@ -36,6 +36,7 @@ double qr_ref_act_derivative(qr_act_fn fn, double x) {
         case QR_ACT_GELU_ERF: return 0.5 * erfc(-x * sqrt_half) + x * one_over_sqrt_two_pi * exp(-0.5 * x * x);
         case QR_ACT_RELU2: return x < 0.0 ? 0.0 : 2.0 * x;
         case QR_ACT_NONE: return 1.0;
+        case QR_ACT_SIGMOID: return 1.0 / (1.0 + exp(-x)) / (1.0 + exp(x));
     }
     return 0.0;
 }

@@ -12,6 +12,7 @@ double qr_ref_act_fn(qr_act_fn fn, double x) {
         case QR_ACT_GELU_ERF: return 0.5 * x * (1.0 + erf(x * sqrt_half));
         case QR_ACT_RELU2: return x < 0.0 ? 0.0 : x * x;
         case QR_ACT_NONE: return x;
+        case QR_ACT_SIGMOID: return 1.0 / (1.0 + exp(-x));
     }
     return 0.0;
 }

@@ -44,6 +44,8 @@ static double exact_gelu_tanh(double x) {
 }
 static double exact_gelu_erf(double x) { return 0.5 * x * erfc(-x / sqrt(2.0)); }
 
+static double exact_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
 static double exact_relu2(double x) { return x < 0.0 ? 0.0 : x * x; }
 
 typedef void (*apply_fn)(float *x, int64_t n, int which);
@@ -89,6 +91,7 @@ static void test_functions(void) {
     /* The exponent carries the rounding of its argument: |2u| · 2^-24 relative, here up to 25 of them. */
     check_function("gelu_tanh", apply_activation, QR_ACT_GELU_TANH, exact_gelu_tanh, 4.0F, 30.0);
     check_function("gelu_erf", apply_activation, QR_ACT_GELU_ERF, exact_gelu_erf, 12.0F, 8.0);
+    check_function("sigmoid", apply_activation, QR_ACT_SIGMOID, exact_sigmoid, 87.0F, 3.0);
     check_function("relu2", apply_activation, QR_ACT_RELU2, exact_relu2, 1e19F, 0.5);
 }
 
@@ -104,6 +107,9 @@ static void test_functions_at_the_ends(void) {
     float y[6] = {NAN, INFINITY, -INFINITY, -3.0F, -0.0F, 3.0F};
     apply_activation(y, 6, QR_ACT_RELU2);
     CHECK(isnan(y[0]) && y[1] == INFINITY && y[2] == 0.0F && y[3] == 0.0F && y[4] == 0.0F && y[5] == 9.0F);
+    float z[5] = {NAN, INFINITY, -INFINITY, 0.0F, -0.0F};
+    apply_activation(z, 5, QR_ACT_SIGMOID);
+    CHECK(isnan(z[0]) && z[1] == 1.0F && z[2] == 0.0F && z[3] == 0.5F && z[4] == 0.5F);
     apply_activation(x, 6, QR_ACT_NONE);
     CHECK(isnan(x[0]) && x[1] == 1.0F && x[2] == -1.0F && x[3] == 0.0F && signbit(x[4]) && x[5] == 1.0F);
 }

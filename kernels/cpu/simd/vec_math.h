@@ -100,15 +100,26 @@ QR_INLINE qr_vec qr_vec_gelu_erf(qr_vec x) {
     return qr_vec_mul(x, qr_vec_normal(x, &density));
 }
 
+/* σ(x) = 1 / (1 + e^−x), and *rest = 1 − σ(x). */
+QR_INLINE qr_vec qr_vec_sigmoid(qr_vec x, qr_vec *rest) {
+    const qr_vec e = qr_vec_exp(qr_vec_sub(qr_vec_zero(), qr_vec_abs(x)));
+    const qr_vec high = qr_vec_div(qr_vec_set1(1.0F), qr_vec_add(qr_vec_set1(1.0F), e));
+    const qr_vec low = qr_vec_mul(e, high);
+    *rest = qr_vec_select_less(x, qr_vec_zero(), high, low);
+    return qr_vec_select_less(x, qr_vec_zero(), low, high);
+}
+
 /* x, and 0 where it is negative; NaN stays. */
 QR_INLINE qr_vec qr_vec_relu(qr_vec x) { return qr_vec_max(qr_vec_zero(), x); }
 
 QR_INLINE qr_vec qr_vec_act(qr_act_fn fn, qr_vec x) {
+    qr_vec rest;
     switch (fn) {
         case QR_ACT_SILU: return qr_vec_silu(x);
         case QR_ACT_GELU_TANH: return qr_vec_gelu_tanh(x);
         case QR_ACT_RELU2: return qr_vec_mul(qr_vec_relu(x), qr_vec_relu(x));
         case QR_ACT_NONE: return x;
+        case QR_ACT_SIGMOID: return qr_vec_sigmoid(x, &rest);
         case QR_ACT_GELU_ERF: break;
     }
     return qr_vec_gelu_erf(x);

@@ -5,15 +5,6 @@
 
 #include "kernels/cpu/simd/vec_math.h"
 
-/* σ(x) = 1 / (1 + e^−x), and *rest = 1 − σ(x). */
-QR_INLINE qr_vec qr_vec_sigmoid(qr_vec x, qr_vec *rest) {
-    const qr_vec e = qr_vec_exp(qr_vec_sub(qr_vec_zero(), qr_vec_abs(x)));
-    const qr_vec high = qr_vec_div(qr_vec_set1(1.0F), qr_vec_add(qr_vec_set1(1.0F), e));
-    const qr_vec low = qr_vec_mul(e, high);
-    *rest = qr_vec_select_less(x, qr_vec_zero(), high, low);
-    return qr_vec_select_less(x, qr_vec_zero(), low, high);
-}
-
 /* The derivative of softcap, 1 − tanh²(x / cap) = 4 σ(2x / cap) (1 − σ(2x / cap)). */
 QR_INLINE qr_vec qr_vec_softcap_slope(qr_vec x, float cap) {
     qr_vec rest;
@@ -29,13 +20,17 @@ QR_INLINE qr_vec qr_vec_held(qr_vec x, float limit) {
     return qr_vec_min(qr_vec_set1(limit), qr_vec_max(qr_vec_set1(-limit), x));
 }
 
-/* fn'(x), and fn(x) in *value: for fn(x) = x · σ(u(x)), which all but the first two are, σ + x · σ (1 − σ) · u'. */
+/* fn'(x), and fn(x) in *value: for fn(x) = x · σ(u(x)), which all but the first three are, σ + x · σ (1 − σ) · u'. */
 QR_INLINE qr_vec qr_vec_act_slope(qr_act_fn fn, qr_vec x, qr_vec *value) {
     const qr_vec one = qr_vec_set1(1.0F);
     qr_vec rest;
     if (fn == QR_ACT_NONE) {
         *value = x;
         return one;
+    }
+    if (fn == QR_ACT_SIGMOID) {
+        *value = qr_vec_sigmoid(x, &rest);
+        return qr_vec_mul(*value, rest);
     }
     if (fn == QR_ACT_RELU2) {
         const qr_vec positive = qr_vec_relu(x);

@@ -8,7 +8,7 @@
 #include "base/half.h"
 #include "base/random.h"
 
-enum { N_ROWS = 65, N_FNS = 5 };
+enum { N_ROWS = 65, N_FNS = 6 };
 
 /* Below every normal result, as in op_elementwise.c. */
 #define TINY 1e-30
@@ -33,6 +33,7 @@ static double act_slope(qr_act_fn fn, double x) {
             return 0.5 * erfc(-x * sqrt(0.5)) + (fabs(x) < 40.0 ? x * 0.5 * k * exp(-0.5 * x * x) : 0.0);
         case QR_ACT_RELU2: return x < 0.0 ? 0.0 : 2.0 * x;
         case QR_ACT_NONE: return 1.0;
+        case QR_ACT_SIGMOID: return 1.0 / (2.0 + exp(x) + exp(-x));
     }
     return NAN;
 }
@@ -47,6 +48,7 @@ static double act_slope_bound(qr_act_fn fn, double x) {
         case QR_ACT_GELU_ERF: return TINY + 8.0 * OP_U * (1.0 + size * (1.0 + size * size) * exp(-0.5 * size * size));
         case QR_ACT_RELU2: /* 2 x is exact */
         case QR_ACT_NONE: return TINY;
+        case QR_ACT_SIGMOID: return TINY + 16.0 * OP_U / (2.0 + exp(x) + exp(-x));
     }
     return NAN;
 }

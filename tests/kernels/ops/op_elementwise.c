@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 
-enum { N_ROWS = 65, N_FNS = 5 };
+enum { N_ROWS = 65, N_FNS = 6 };
 
 /* Below every normal result: where exp has underflowed, zero is as right as a denormal number. */
 #define TINY 1e-30
@@ -24,15 +24,16 @@ double op_act_value(qr_act_fn fn, double x) {
         case QR_ACT_GELU_ERF: return 0.5 * x * erfc(-x * sqrt(0.5));
         case QR_ACT_RELU2: return x < 0.0 ? 0.0 : x * x;
         case QR_ACT_NONE: return x;
+        case QR_ACT_SIGMOID: return 1.0 / (1.0 + exp(-x));
     }
     return NAN;
 }
 
-/* relu2 is one product. silu has no cancellation: a few roundings of itself (exp errs by 4 u). gelu computes 1 + tanh
+/* relu2 is one product. silu and a sigmoid have no cancellation: a few roundings of itself (exp errs by 4 u). gelu computes 1 + tanh
  * or 1 + erf, which err by a few u of 1, so its error is relative to x. */
 double op_act_bound(qr_act_fn fn, double x) {
     if (fn == QR_ACT_RELU2) { return TINY + OP_U * op_act_value(fn, x); }
-    return TINY + 8.0 * OP_U * (fn == QR_ACT_SILU ? fabs(op_act_value(fn, x)) : fabs(x));
+    return TINY + 8.0 * OP_U * (fn == QR_ACT_SILU || fn == QR_ACT_SIGMOID ? fabs(op_act_value(fn, x)) : fabs(x));
 }
 
 static void exec_activation(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
