@@ -113,7 +113,8 @@ static op_size of_attention(const void *args) {
 static op_size of_gated_delta(const void *args) {
     ARGS(gated_delta);
     const int64_t keys = 2 * (int64_t)a->n_key_heads * a->key_dim, values = (int64_t)a->n_value_heads * a->value_dim;
-    return plus(rows_of(a->n_tokens, keys + 2 * values, F32_BYTES),
+    const int64_t decays = a->decays_channels ? (int64_t)a->n_value_heads * a->key_dim : 0; /* else few */
+    return plus(rows_of(a->n_tokens, keys + 2 * values + decays, F32_BYTES),
                 (double)READ_WRITE * (double)a->sequences.n_seqs * (double)values * (double)a->key_dim);
 }
 

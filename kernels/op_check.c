@@ -626,6 +626,8 @@ static int64_t qkv_columns(const qr_gated_delta_args *a) {
     return 2 * (int64_t)a->n_key_heads * a->key_dim + (int64_t)a->n_value_heads * a->value_dim;
 }
 
+static int64_t decay_columns(const qr_gated_delta_args *a) { return (int64_t)a->n_value_heads * qr_delta_decays(a); }
+
 static bool check_gated_delta(const check *c, const qr_gated_delta_args *a) {
     if (!check_heads(c, a->n_key_heads, a->key_dim) || !check_heads(c, a->n_value_heads, a->value_dim)) {
         return false;
@@ -635,7 +637,7 @@ static bool check_gated_delta(const check *c, const qr_gated_delta_args *a) {
     REQUIRE((int64_t)a->key_dim * a->value_dim <= INT32_MAX / a->n_value_heads, "the state is too large");
     const int64_t state = (int64_t)a->n_value_heads * a->key_dim * a->value_dim;
     return check_view(c, "qkv", a->n_tokens, qkv_columns(a), a->qkv_stride) &&
-           check_view(c, "a", a->n_tokens, a->n_value_heads, a->ab_stride) &&
+           check_view(c, "a", a->n_tokens, decay_columns(a), a->ab_stride) &&
            check_recurrence(c, &a->sequences, a->n_tokens, state);
 }
 
@@ -643,7 +645,7 @@ static bool check_gated_delta_backward(const check *c, const qr_gated_delta_back
     const qr_gated_delta_args *forward = &a->forward;
     return check_gated_delta(c, forward) && check_whole(c, &forward->sequences, forward->n_tokens) &&
            check_view(c, "dqkv", forward->n_tokens, qkv_columns(forward), a->dqkv_stride) &&
-           check_view(c, "da", forward->n_tokens, forward->n_value_heads, a->dab_stride);
+           check_view(c, "da", forward->n_tokens, decay_columns(forward), a->dab_stride);
 }
 
 static int64_t xbc_columns(const qr_state_space_args *a) {

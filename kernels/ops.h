@@ -427,18 +427,27 @@ enum { QR_CONV_MAX_KERNEL = 8 };
  *     q' = q / sqrt(sum q² + 1e-6) / sqrt(key_dim), k' = k / sqrt(sum k² + 1e-6),
  *     decay = exp(−exp(a_log[h]) · softplus(a[h] + dt_bias[h])), beta = sigmoid(b[h]), or twice that,
  *     delta = beta · (v − decay · stateᵀ k'), state = decay · state + k' deltaᵀ, dst = stateᵀ q'.
- * The state is [n_value_heads, key_dim, value_dim]. */
+ * The state is [n_value_heads, key_dim, value_dim]. With decays_channels (Kimi Team, "Kimi Linear", 2025) every channel
+ * of a key has a decay of its own, of a[h, i] + dt_bias[h, i], and so has each row of the state:
+ *     delta = beta · (v − (decay · state)ᵀ k'), state[i] = decay[i] · state[i] + k'[i] delta. */
 typedef struct qr_gated_delta_args {
     const float *qkv;             /* [n_tokens, 2 · n_key_heads · key_dim + n_value_heads · value_dim]: [q | k | v],
                                    * rows qkv_stride apart */
-    const float *a, *b;           /* [n_tokens, n_value_heads], rows ab_stride apart */
-    const float *a_log, *dt_bias; /* [n_value_heads] */
+    const float *a, *b;           /* [n_tokens, n_value_heads], rows ab_stride apart; a: [n_tokens, n_value_heads,
+                                   * key_dim] with decays_channels */
+    const float *a_log, *dt_bias; /* [n_value_heads]; dt_bias: [n_value_heads, key_dim] with decays_channels */
     float *dst;                   /* [n_tokens, n_value_heads · value_dim] contiguous */
     int64_t n_tokens, qkv_stride, ab_stride;
     int32_t n_key_heads, n_value_heads, key_dim, value_dim; /* n_key_heads divides n_value_heads */
-    bool doubles_beta; /* OLMo Hybrid: a state may be overwritten by the opposite of what it holds */
+    bool doubles_beta;    /* OLMo Hybrid: a state may be overwritten by the opposite of what it holds */
+    bool decays_channels; /* Kimi Linear */
     qr_recurrence sequences;
 } qr_gated_delta_args;
+
+/* Decays of a value head. */
+static inline int32_t qr_delta_decays(const qr_gated_delta_args *args) {
+    return args->decays_channels ? args->key_dim : 1;
+}
 
 /* state_space: a selective state space as Mamba-2 has it (Dao and Gu, "Transformers are SSMs", 2024). For a token and
  * head h, with B and C of group h / (n_heads / n_groups):

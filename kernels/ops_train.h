@@ -173,12 +173,12 @@ typedef struct qr_conv1d_causal_backward_args {
 
 /* gated_delta_backward: over whole sequences (no slots). The states are computed again: once to keep those at the
  * borders of blocks of tokens, then inside each block, from the last block to the first. dqkv, da and db are
- * overwritten; da_log and ddt_bias [n_value_heads] are added to; NULL: not wanted. */
+ * overwritten; da_log and ddt_bias, as a_log and dt_bias, are added to; NULL: not wanted. */
 typedef struct qr_gated_delta_backward_args {
     qr_gated_delta_args forward; /* dst is not read */
     const float *dy;             /* [n_tokens, n_value_heads · value_dim] contiguous */
     float *dqkv;                 /* rows dqkv_stride apart */
-    float *da, *db;              /* rows dab_stride apart */
+    float *da, *db;              /* as a and b, rows dab_stride apart */
     float *da_log, *ddt_bias;
     int64_t dqkv_stride, dab_stride;
 } qr_gated_delta_backward_args;

@@ -110,6 +110,17 @@ static float dot(const float *x, const float *y, int64_t n) {
     return qr_vec_sum(sum);
 }
 
+/* The decays of a value head's channels. */
+static void prepare_channels(const qr_gated_delta_args *a, int64_t token, int64_t head, float *decays) {
+    const int64_t dim = a->key_dim, first = head * dim;
+    const float *x = a->a + token * a->ab_stride + first, *bias = a->dt_bias + first;
+    const qr_vec rate = qr_vec_set1(-expf(a->a_log[head]));
+    for (int64_t j = 0; j < dim; j += QR_VEC) {
+        const qr_vec sum = qr_vec_add(qr_vec_load_n(x + j, dim - j), qr_vec_load_n(bias + j, dim - j));
+        qr_vec_store_n(decays + j, qr_vec_exp(qr_vec_mul(rate, qr_vec_softplus(sum))), dim - j);
+    }
+}
+
 static void prepare_range(const void *arg, int64_t begin, int64_t end) {
     const struct prepare *p = arg;
     const qr_gated_delta_args *a = p->args;
@@ -124,8 +135,12 @@ static void prepare_range(const void *arg, int64_t begin, int64_t end) {
             out->qk[at] = dot(out->q + at * dim, out->k + at * dim, dim);
         }
         for (int64_t h = 0; h < a->n_value_heads; h++) {
-            const float softplus = recurrence_softplus(a->a[t * a->ab_stride + h] + a->dt_bias[h]);
-            out->decay[t * a->n_value_heads + h] = expf(-expf(a->a_log[h]) * softplus);
+            if (a->decays_channels) {
+                prepare_channels(a, t, h, out->decay + (t * a->n_value_heads + h) * dim);
+            } else {
+                const float softplus = recurrence_softplus(a->a[t * a->ab_stride + h] + a->dt_bias[h]);
+                out->decay[t * a->n_value_heads + h] = expf(-expf(a->a_log[h]) * softplus);
+            }
             const float beta = recurrence_sigmoid(a->b[t * a->ab_stride + h]);
             out->beta[t * a->n_value_heads + h] = a->doubles_beta ? 2.0F * beta : beta;
         }
@@ -135,7 +150,9 @@ static void prepare_range(const void *arg, int64_t begin, int64_t end) {
 void QR_ISA(qr_cpu_delta_prepare)(const qr_backend *backend, const qr_gated_delta_args *args,
                                   const qr_delta_tokens *tokens) {
     const struct prepare p = {args, tokens};
-    const int64_t cost = 4 * (int64_t)args->n_key_heads * args->key_dim + 64 * (int64_t)args->n_value_heads;
+    const int64_t of_decays = args->decays_channels ? 4 * (int64_t)FUNCTION_COST * args->key_dim : 0;
+    const int64_t cost =
+        4 * (int64_t)args->n_key_heads * args->key_dim + (64 + of_decays) * (int64_t)args->n_value_heads;
     qr_cpu_run_ranges(backend, args->n_tokens, cost, prepare_range, &p);
 }
 

@@ -14,9 +14,10 @@ enum { QR_DELTA_BLOCK_TOKENS = 64 };
 
 /* What is computed once for each token, for all the tasks that read it. */
 typedef struct qr_delta_tokens {
-    float *q, *k;        /* [n_tokens, n_key_heads, key_dim]: q', k' */
-    float *qk;           /* [n_tokens, n_key_heads]: q' · k' */
-    float *decay, *beta; /* [n_tokens, n_value_heads] */
+    float *q, *k; /* [n_tokens, n_key_heads, key_dim]: q', k' */
+    float *qk;    /* [n_tokens, n_key_heads]: q' · k' */
+    float *decay; /* [n_tokens, n_value_heads, qr_delta_decays] */
+    float *beta;  /* [n_tokens, n_value_heads] */
 } qr_delta_tokens;
 
 /* The next n floats of a layout that begins at base (NULL: only counts). */
@@ -33,7 +34,7 @@ static inline size_t qr_delta_tokens_lay(const qr_gated_delta_args *a, float *ba
     tokens->q = qr_delta_take(base, &n, keys * a->key_dim);
     tokens->k = qr_delta_take(base, &n, keys * a->key_dim);
     tokens->qk = qr_delta_take(base, &n, keys);
-    tokens->decay = qr_delta_take(base, &n, values);
+    tokens->decay = qr_delta_take(base, &n, values * qr_delta_decays(a));
     tokens->beta = qr_delta_take(base, &n, values);
     return (size_t)qr_round_up(n, 16) * sizeof(float);
 }
@@ -53,9 +54,10 @@ typedef struct qr_delta_backward_scratch {
     float *borders;                /* [n_blocks, key_dim, value_dim]: the state before each block */
     float *states;                 /* [QR_DELTA_BLOCK_TOKENS + 1, key_dim, value_dim]: before each token of a block */
     float *dstate;                 /* [key_dim, value_dim] */
-    float *errors;                 /* [QR_DELTA_BLOCK_TOKENS, value_dim]: v − decay · stateᵀ k' */
+    float *errors;                 /* [QR_DELTA_BLOCK_TOKENS, value_dim]: v − (decay · state)ᵀ k' */
     float *delta, *ddelta, *dread; /* [value_dim] */
     float *dkeys;                  /* [2, key_dim]: of q' and k' */
+    float *ddecays;                /* [key_dim]: of decays, where each channel has its own */
 } qr_delta_backward_scratch;
 
 /* Returns the floats, a multiple of 16. */
@@ -72,12 +74,13 @@ static inline int64_t qr_delta_backward_scratch_lay(const qr_gated_delta_args *a
     s->ddelta = qr_delta_take(base, &n, values);
     s->dread = qr_delta_take(base, &n, values);
     s->dkeys = qr_delta_take(base, &n, 2 * (int64_t)a->key_dim);
+    s->ddecays = qr_delta_take(base, &n, a->decays_channels ? a->key_dim : 0);
     return qr_round_up(n, 16);
 }
 
-/* Sums of da_log and ddt_bias of each sequence and value head. */
+/* Sums of da_log and ddt_bias of each sequence and value head: one, and qr_delta_decays. */
 static inline int64_t qr_delta_sums_floats(const qr_gated_delta_args *a) {
-    return qr_round_up(2 * (int64_t)a->sequences.n_seqs * a->n_value_heads, 16);
+    return qr_round_up((1 + (int64_t)qr_delta_decays(a)) * a->sequences.n_seqs * a->n_value_heads, 16);
 }
 
 static inline size_t qr_gated_delta_backward_bytes(const qr_gated_delta_args *a, int n_threads) {

@@ -76,7 +76,10 @@ typedef struct delta_head {
     float *states;
     double *dstate;                 /* [key_dim, value_dim] */
     double *delta, *ddelta, *error; /* [value_dim] */
-    double da_log, ddt_bias;
+    double *ddecay;                 /* [key_dim]: of the rows of the state */
+    qr_ref_delta_decay *decays;     /* [qr_delta_decays], as the next */
+    double *ddt_bias;
+    double da_log;
 } delta_head;
 
 static int64_t state_elements(const qr_gated_delta_args *f) { return (int64_t)f->key_dim * f->value_dim; }
@@ -87,7 +90,7 @@ static void keep_states(const delta_head *h, int64_t first, int64_t n) {
     memset(h->states, 0, n_bytes);
     for (int64_t t = 0; t < n; t++) {
         float *after = h->states + (t + 1) * state_elements(f);
-        qr_ref_delta_inputs in;
+        qr_ref_delta_inputs in = {.decays = h->decays};
         qr_ref_delta_token(f, first + t, h->head, &in);
         memcpy(after, after - state_elements(f), n_bytes);
         for (int32_t j = 0; j < f->value_dim; j++) { (void)qr_ref_delta_column(f, &in, after, j, &h->error[j]); }
@@ -113,7 +116,8 @@ static double enter_token(delta_head *h, const qr_ref_delta_inputs *in, const fl
         for (int32_t i = 0; i < f->key_dim; i++) {
             double *dstate = &h->dstate[i * f->value_dim + j];
             *dstate += (double)in->q[i] * in->q_scale * (double)dy[j];
-            read += (double)before[i * f->value_dim + j] * (double)in->k[i] * in->k_scale;
+            const double decayed = qr_ref_delta_row_decay(f, in, i) * (double)before[i * f->value_dim + j];
+            read += decayed * (double)in->k[i] * in->k_scale;
             ddelta += (double)in->k[i] * in->k_scale * *dstate;
         }
         h->error[j] = (double)in->v[j] - in->decay * read;
@@ -124,23 +128,38 @@ static double enter_token(delta_head *h, const qr_ref_delta_inputs *in, const fl
     return dbeta;
 }
 
-/* Row i of the state: the gradients of q'[i] and k'[i], and that of the state before. Returns its part of ddecay. */
+/* Row i of the state: the gradients of q'[i] and k'[i], and that of the state before. Returns that of its decay. */
 static double leave_row(delta_head *h, const qr_ref_delta_inputs *in, const float *before, const float *dy, int32_t i,
                         double *dq, double *dk) {
     const qr_gated_delta_args *f = &h->args->forward;
-    const double k = (double)in->k[i] * in->k_scale;
+    const double k = (double)in->k[i] * in->k_scale, decay = in->decay * qr_ref_delta_row_decay(f, in, i);
     double ddecay = 0.0;
     *dq = *dk = 0.0;
     for (int32_t j = 0; j < f->value_dim; j++) {
         const double old = (double)before[i * f->value_dim + j], dread = -in->beta * h->ddelta[j];
         double *dstate = &h->dstate[i * f->value_dim + j];
-        *dq += (in->decay * old + k * h->delta[j]) * (double)dy[j];
-        *dk += *dstate * h->delta[j] + in->decay * old * dread;
+        *dq += (decay * old + k * h->delta[j]) * (double)dy[j];
+        *dk += *dstate * h->delta[j] + decay * old * dread;
         const double ddecayed = *dstate + k * dread;
         ddecay += old * ddecayed;
-        *dstate = in->decay * ddecayed;
+        *dstate = decay * ddecayed;
     }
     return ddecay;
+}
+
+/* From h->ddecay to the gradients of a, a_log and dt_bias. */
+static void decays_backward(delta_head *h, const qr_ref_delta_inputs *in, int64_t token) {
+    const qr_gated_delta_args *f = &h->args->forward;
+    const int32_t n_decays = qr_delta_decays(f);
+    for (int32_t d = 0; d < n_decays; d++) {
+        const qr_ref_delta_decay *decay = &in->decays[d];
+        double ddecay = f->decays_channels ? h->ddecay[d] : 0.0;
+        for (int32_t i = 0; !f->decays_channels && i < f->key_dim; i++) { ddecay += h->ddecay[i]; }
+        const double dsoftplus = -in->rate * decay->decay * ddecay, da = dsoftplus * decay->slope;
+        h->args->da[token * h->args->dab_stride + (int64_t)h->head * n_decays + d] = (float)da;
+        h->da_log += dsoftplus * decay->softplus;
+        h->ddt_bias[d] += da;
+    }
 }
 
 static void token_backward(delta_head *h, int64_t token, const float *before, double *dnormed) {
@@ -148,20 +167,17 @@ static void token_backward(delta_head *h, int64_t token, const float *before, do
     const qr_gated_delta_args *f = &args->forward;
     const float *dy = args->dy + (token * f->n_value_heads + h->head) * f->value_dim;
     float *row = args->dqkv + token * args->dqkv_stride;
-    double *dq = dnormed, *dk = dnormed + f->key_dim, ddecay = 0.0;
-    qr_ref_delta_inputs in;
+    double *dq = dnormed, *dk = dnormed + f->key_dim;
+    qr_ref_delta_inputs in = {.decays = h->decays};
     qr_ref_delta_token(f, token, h->head, &in);
     const double dbeta = enter_token(h, &in, before, dy);
-    for (int32_t i = 0; i < f->key_dim; i++) { ddecay += leave_row(h, &in, before, dy, i, &dq[i], &dk[i]); }
+    for (int32_t i = 0; i < f->key_dim; i++) { h->ddecay[i] = leave_row(h, &in, before, dy, i, &dq[i], &dk[i]); }
     const double q_inverse_square = in.q_scale * in.q_scale * (double)f->key_dim;
     norm_backward(in.q, in.q_scale, q_inverse_square, dq, f->key_dim, row + in.q_at);
     norm_backward(in.k, in.k_scale, in.k_scale * in.k_scale, dk, f->key_dim, row + in.k_at);
     for (int32_t j = 0; j < f->value_dim; j++) { row[in.v_at + j] = (float)(in.beta * h->ddelta[j]); }
-    const double dsoftplus = -in.rate * in.decay * ddecay, da = dsoftplus * in.slope;
-    args->da[token * args->dab_stride + h->head] = (float)da;
     args->db[token * args->dab_stride + h->head] = (float)(dbeta * in.beta * (1.0 - in.b_sigmoid));
-    h->da_log += dsoftplus * in.softplus;
-    h->ddt_bias += da;
+    decays_backward(h, &in, token);
 }
 
 static void clear_keys(const qr_gated_delta_backward_args *args) {
@@ -173,7 +189,10 @@ static void clear_keys(const qr_gated_delta_backward_args *args) {
 void qr_ref_gated_delta_backward(const qr_gated_delta_backward_args *args, void *workspace) {
     const qr_gated_delta_args *f = &args->forward;
     const int64_t n_state = state_elements(f);
+    const int32_t n_decays = qr_delta_decays(f);
     double *dstate = workspace, *vectors = dstate + n_state, *dnormed = vectors + 3 * (int64_t)f->value_dim;
+    double *ddecay = dnormed + 2 * (int64_t)f->key_dim, *ddt_bias = ddecay + f->key_dim;
+    qr_ref_delta_decay *decays = (qr_ref_delta_decay *)(ddt_bias + n_decays);
     clear_keys(args);
     for (int32_t head = 0; head < f->n_value_heads; head++) {
         delta_head h = {.args = args,
@@ -182,7 +201,11 @@ void qr_ref_gated_delta_backward(const qr_gated_delta_backward_args *args, void 
                         .delta = vectors,
                         .ddelta = vectors + f->value_dim,
                         .error = vectors + 2 * (int64_t)f->value_dim,
-                        .states = (float *)(dnormed + 2 * (int64_t)f->key_dim)};
+                        .ddecay = ddecay,
+                        .decays = decays,
+                        .ddt_bias = ddt_bias,
+                        .states = (float *)(decays + n_decays)};
+        for (int32_t d = 0; d < n_decays; d++) { ddt_bias[d] = 0.0; }
         for (int32_t s = 0; s < f->sequences.n_seqs; s++) {
             const int64_t first = f->sequences.start[s], n = f->sequences.start[s + 1] - first;
             keep_states(&h, first, n);
@@ -190,13 +213,18 @@ void qr_ref_gated_delta_backward(const qr_gated_delta_backward_args *args, void 
             for (int64_t t = n; t-- > 0;) { token_backward(&h, first + t, h.states + t * n_state, dnormed); }
         }
         if (args->da_log != NULL) { args->da_log[head] = (float)((double)args->da_log[head] + h.da_log); }
-        if (args->ddt_bias != NULL) { args->ddt_bias[head] = (float)((double)args->ddt_bias[head] + h.ddt_bias); }
+        for (int32_t d = 0; args->ddt_bias != NULL && d < n_decays; d++) {
+            float *dst = &args->ddt_bias[(int64_t)head * n_decays + d];
+            *dst = (float)((double)*dst + ddt_bias[d]);
+        }
     }
 }
 
 size_t qr_ref_gated_delta_backward_workspace(const qr_gated_delta_backward_args *args) {
     const qr_gated_delta_args *f = &args->forward;
     const int64_t n_state = state_elements(f), n_tokens = f->sequences.max_seq_tokens;
-    const int64_t n_doubles = n_state + 3 * (int64_t)f->value_dim + 2 * (int64_t)f->key_dim;
-    return (size_t)n_doubles * sizeof(double) + (size_t)((n_tokens + 1) * n_state) * sizeof(float);
+    const int64_t n_decays = qr_delta_decays(f);
+    const int64_t n_doubles = n_state + 3 * (int64_t)f->value_dim + 3 * (int64_t)f->key_dim + n_decays;
+    return (size_t)n_doubles * sizeof(double) + (size_t)n_decays * sizeof(qr_ref_delta_decay) +
+           (size_t)((n_tokens + 1) * n_state) * sizeof(float);
 }

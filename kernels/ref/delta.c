@@ -99,11 +99,17 @@ void qr_ref_delta_token(const qr_gated_delta_args *args, int64_t token, int32_t 
     }
     in->q_scale = 1.0 / sqrt(q_squares + QR_REF_DELTA_EPS) / sqrt((double)dim);
     in->k_scale = 1.0 / sqrt(k_squares + QR_REF_DELTA_EPS);
-    const double x = (double)args->a[token * args->ab_stride + head] + (double)args->dt_bias[head];
-    in->softplus = x > 0.0 ? x + log1p(exp(-x)) : log1p(exp(x));
-    in->slope = qr_ref_sigmoid(x);
     in->rate = exp((double)args->a_log[head]);
-    in->decay = exp(-in->rate * in->softplus);
+    const int32_t n_decays = qr_delta_decays(args);
+    for (int32_t i = 0; i < n_decays; i++) {
+        const int64_t at = (int64_t)head * n_decays + i;
+        const double x = (double)args->a[token * args->ab_stride + at] + (double)args->dt_bias[at];
+        qr_ref_delta_decay *decay = &in->decays[i];
+        decay->softplus = x > 0.0 ? x + log1p(exp(-x)) : log1p(exp(x));
+        decay->slope = qr_ref_sigmoid(x);
+        decay->decay = exp(-in->rate * decay->softplus);
+    }
+    in->decay = args->decays_channels ? 1.0 : in->decays[0].decay;
     in->b_sigmoid = qr_ref_sigmoid((double)args->b[token * args->ab_stride + head]);
     in->beta = in->b_sigmoid * (args->doubles_beta ? 2.0 : 1.0);
 }
@@ -112,12 +118,14 @@ double qr_ref_delta_column(const qr_gated_delta_args *args, const qr_ref_delta_i
                            double *error) {
     double read = 0.0, out = 0.0;
     for (int32_t i = 0; i < args->key_dim; i++) {
-        read += (double)state[i * args->value_dim + j] * (double)in->k[i] * in->k_scale;
+        const double decayed = qr_ref_delta_row_decay(args, in, i) * (double)state[i * args->value_dim + j];
+        read += decayed * (double)in->k[i] * in->k_scale;
     }
     *error = (double)in->v[j] - in->decay * read;
     for (int32_t i = 0; i < args->key_dim; i++) {
         float *element = &state[i * args->value_dim + j];
-        const double after = in->decay * (double)*element + (double)in->k[i] * in->k_scale * in->beta * *error;
+        const double decay = in->decay * qr_ref_delta_row_decay(args, in, i);
+        const double after = decay * (double)*element + (double)in->k[i] * in->k_scale * in->beta * *error;
         *element = (float)after;
         out += after * (double)in->q[i] * in->q_scale;
     }
@@ -125,9 +133,10 @@ double qr_ref_delta_column(const qr_gated_delta_args *args, const qr_ref_delta_i
 }
 
 /* One value head of one sequence; state [key_dim, value_dim]. */
-static void run_head(const qr_gated_delta_args *args, int32_t s, int32_t head, float *state) {
+static void run_head(const qr_gated_delta_args *args, int32_t s, int32_t head, qr_ref_delta_decay *decays,
+                     float *state) {
     for (int64_t t = args->sequences.start[s]; t < args->sequences.start[s + 1]; t++) {
-        qr_ref_delta_inputs in;
+        qr_ref_delta_inputs in = {.decays = decays};
         qr_ref_delta_token(args, t, head, &in);
         float *dst = args->dst + (t * args->n_value_heads + head) * args->value_dim;
         for (int32_t j = 0; j < args->value_dim; j++) {
@@ -142,7 +151,8 @@ static int64_t state_elements(const qr_gated_delta_args *args) { return (int64_t
 void qr_ref_gated_delta(const qr_gated_delta_args *args, void *workspace) {
     const qr_recurrence *r = &args->sequences;
     const size_t n_bytes = (size_t)state_elements(args) * sizeof(float);
-    float *state = workspace;
+    qr_ref_delta_decay *decays = workspace;
+    float *state = (float *)(decays + qr_delta_decays(args));
     for (int32_t s = 0; s < r->n_seqs; s++) {
         float *kept = qr_recurrence_state(r, s);
         for (int32_t h = 0; h < args->n_value_heads && r->start[s] < r->start[s + 1]; h++) {
@@ -152,12 +162,12 @@ void qr_ref_gated_delta(const qr_gated_delta_args *args, void *workspace) {
             } else {
                 memcpy(state, of_head, n_bytes);
             }
-            run_head(args, s, h, state);
+            run_head(args, s, h, decays, state);
             if (of_head != NULL) { memcpy(of_head, state, n_bytes); }
         }
     }
 }
 
 size_t qr_ref_gated_delta_workspace(const qr_gated_delta_args *args) {
-    return (size_t)state_elements(args) * sizeof(float);
+    return (size_t)qr_delta_decays(args) * sizeof(qr_ref_delta_decay) + (size_t)state_elements(args) * sizeof(float);
 }

@@ -6,20 +6,32 @@
 
 #define QR_REF_DELTA_EPS 1e-6
 
+typedef struct qr_ref_delta_decay {
+    double softplus, slope; /* of a + dt_bias, and its derivative */
+    double decay;
+} qr_ref_delta_decay;
+
 typedef struct qr_ref_delta_inputs {
-    const float *q, *k, *v;   /* as they come */
-    int64_t q_at, k_at, v_at; /* their columns */
-    double q_scale, k_scale;  /* q' = q_scale · q, k' = k_scale · k */
-    double softplus, slope;   /* of a + dt_bias, and its derivative */
-    double rate;              /* exp(a_log) */
-    double decay, beta, b_sigmoid;
+    const float *q, *k, *v;     /* as they come */
+    int64_t q_at, k_at, v_at;   /* their columns */
+    double q_scale, k_scale;    /* q' = q_scale · q, k' = k_scale · k */
+    double rate;                /* exp(a_log) */
+    qr_ref_delta_decay *decays; /* [qr_delta_decays] */
+    double decay;               /* of all rows of the state; 1 where each has its own */
+    double beta, b_sigmoid;
 } qr_ref_delta_inputs;
+
+/* What row i of the state decays by, beside in->decay. */
+static inline double qr_ref_delta_row_decay(const qr_gated_delta_args *args, const qr_ref_delta_inputs *in, int32_t i) {
+    return args->decays_channels ? in->decays[i].decay : 1.0;
+}
 
 double qr_ref_sigmoid(double x);
 
+/* in->decays is the caller's. */
 void qr_ref_delta_token(const qr_gated_delta_args *args, int64_t token, int32_t head, qr_ref_delta_inputs *in);
 
-/* Column j of a token: the state moves on, the output is returned; *error = v − decay · stateᵀ k'. */
+/* Column j of a token: the state moves on, the output is returned; *error = v − (decay · state)ᵀ k'. */
 double qr_ref_delta_column(const qr_gated_delta_args *args, const qr_ref_delta_inputs *in, float *state, int32_t j,
                            double *error);
 

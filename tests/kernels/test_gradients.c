@@ -905,26 +905,29 @@ static void test_conv1d_causal(void) {
 }
 
 enum { KEY_HEADS = 2, VALUE_HEADS = 4, KEY_DIM = 3, VALUE_DIM = 2, VALUES = VALUE_HEADS * VALUE_DIM };
-enum { QKV = 2 * KEY_HEADS * KEY_DIM + VALUES, AB = 2 * VALUE_HEADS };
+enum { QKV = 2 * KEY_HEADS * KEY_DIM + VALUES };
 
-static bool doubles_beta;
+static bool doubles_beta, decays_channels;
 
-/* x: q, k and v; u: a and b; w: a_log; bias: dt_bias. */
+static int64_t delta_decays(void) { return (int64_t)VALUE_HEADS * (decays_channels ? KEY_DIM : 1); }
+
+/* x: q, k and v; u: b and a; w: a_log; bias: dt_bias. */
 static qr_gated_delta_args delta_args(void) {
     return (qr_gated_delta_args){.qkv = x,
-                                 .a = u,
-                                 .b = u + VALUE_HEADS,
+                                 .a = u + VALUE_HEADS,
+                                 .b = u,
                                  .a_log = w,
                                  .dt_bias = bias,
                                  .dst = y,
                                  .n_tokens = DELTA_TOKENS,
                                  .qkv_stride = QKV,
-                                 .ab_stride = AB,
+                                 .ab_stride = VALUE_HEADS + delta_decays(),
                                  .n_key_heads = KEY_HEADS,
                                  .n_value_heads = VALUE_HEADS,
                                  .key_dim = KEY_DIM,
                                  .value_dim = VALUE_DIM,
                                  .doubles_beta = doubles_beta,
+                                 .decays_channels = decays_channels,
                                  .sequences = two_sequences};
 }
 
@@ -934,29 +937,31 @@ static void forward_delta(void) {
     CHECK_MSG(qr_gated_delta(ref, &args, workspace, &err) == QRUN_OK, "%s", err.message);
 }
 
-static void check_gated_delta(bool doubles) {
+static void check_gated_delta(bool doubles, bool by_channel) {
     const function f = {forward_delta, y, dy, DELTA_TOKENS * VALUES};
     doubles_beta = doubles;
+    decays_channels = by_channel;
     begin_case(41);
     fill(w, VALUE_HEADS, 410, 0.25); /* the fifth derivative is of the order of exp(5 a_log) */
     RUN(gated_delta_backward, {.forward = delta_args(),
                                .dy = dy,
                                .dqkv = dx,
-                               .da = du,
-                               .db = du + VALUE_HEADS,
+                               .da = du + VALUE_HEADS,
+                               .db = du,
                                .da_log = dw,
                                .ddt_bias = dbias,
                                .dqkv_stride = QKV,
-                               .dab_stride = AB});
+                               .dab_stride = VALUE_HEADS + delta_decays()});
     check_gradient(&f, "gated_delta, q, k and v", x, (int64_t)DELTA_TOKENS * QKV, dx);
-    check_gradient(&f, "gated_delta, a and b", u, (int64_t)DELTA_TOKENS * AB, du);
+    check_gradient(&f, "gated_delta, a and b", u, DELTA_TOKENS * (VALUE_HEADS + delta_decays()), du);
     check_gradient(&f, "gated_delta, a_log", w, VALUE_HEADS, dw);
-    check_gradient(&f, "gated_delta, dt_bias", bias, VALUE_HEADS, dbias);
+    check_gradient(&f, "gated_delta, dt_bias", bias, delta_decays(), dbias);
 }
 
 static void test_gated_delta(void) {
-    check_gated_delta(false);
-    check_gated_delta(true);
+    check_gated_delta(false, false);
+    check_gated_delta(true, false);
+    check_gated_delta(false, true);
 }
 
 enum { SPACE_HEADS = 4, SPACE_GROUPS = 2, SPACE_DIM = 3, SPACE_STATE = 2, SPACE_VALUES = SPACE_HEADS * SPACE_DIM };

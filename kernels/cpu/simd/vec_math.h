@@ -109,6 +109,21 @@ QR_INLINE qr_vec qr_vec_sigmoid(qr_vec x, qr_vec *rest) {
     return qr_vec_select_less(x, qr_vec_zero(), low, high);
 }
 
+/* ln(1 + e^x) = max(x, 0) + ln(1 + e), e = e^−|x|; the logarithm is 2 artanh(e / (2 + e)), whose series ends here. */
+QR_INLINE qr_vec qr_vec_softplus(qr_vec x) {
+    const qr_vec e = qr_vec_exp(qr_vec_sub(qr_vec_zero(), qr_vec_abs(x)));
+    const qr_vec s = qr_vec_div(e, qr_vec_add(qr_vec_set1(2.0F), e)), square = qr_vec_mul(s, s);
+    qr_vec p = qr_vec_set1(2.0F / 15.0F);
+    p = qr_vec_fma(p, square, qr_vec_set1(2.0F / 13.0F));
+    p = qr_vec_fma(p, square, qr_vec_set1(2.0F / 11.0F));
+    p = qr_vec_fma(p, square, qr_vec_set1(2.0F / 9.0F));
+    p = qr_vec_fma(p, square, qr_vec_set1(2.0F / 7.0F));
+    p = qr_vec_fma(p, square, qr_vec_set1(2.0F / 5.0F));
+    p = qr_vec_fma(p, square, qr_vec_set1(2.0F / 3.0F));
+    const qr_vec log = qr_vec_fma(qr_vec_mul(p, square), s, qr_vec_add(s, s));
+    return qr_vec_add(qr_vec_max(qr_vec_zero(), x), log);
+}
+
 /* x, and 0 where it is negative; NaN stays. */
 QR_INLINE qr_vec qr_vec_relu(qr_vec x) { return qr_vec_max(qr_vec_zero(), x); }
 

@@ -1,11 +1,12 @@
 /* gated_delta_backward. A key head of a sequence is a task: its value heads add to the same gradients, in order. */
 #include "kernels/cpu/delta_step.h"
 #include "kernels/cpu/norm_sums.h"
+#include "kernels/cpu/simd/vec_slopes.h"
 
 struct call {
     const qr_gated_delta_backward_args *args;
     qr_delta_tokens tokens;
-    float *sums; /* [n_seqs, n_value_heads, 2]: da_log, ddt_bias */
+    float *sums; /* [n_seqs, n_value_heads, 1 + qr_delta_decays]: da_log, ddt_bias */
     float *scratch;
 };
 
@@ -15,7 +16,7 @@ struct head_task {
     qr_delta_backward_scratch s;
     int64_t first, n; /* tokens */
     int32_t head, key_head;
-    float da_log, ddt_bias;
+    float *da_log, *ddt_bias; /* [1], [qr_delta_decays] */
 };
 
 static int64_t state_floats(const qr_gated_delta_args *f) { return (int64_t)f->key_dim * f->value_dim; }
@@ -88,14 +89,16 @@ static void enter(const struct head_task *h, const delta_token *in, const float 
     }
 }
 
-/* The gradients of q', k' and decay, and that of the state before the token. Returns ddecay. */
-static float leave(const struct head_task *h, const delta_token *in, const float *before, const float *dy) {
+/* The gradients of q', k' and decay, and that of the state before the token. Returns ddecay, or by_channel fills
+ * s.ddecays. */
+QR_INLINE float leave(const struct head_task *h, const delta_token *in, const float *before, const float *dy,
+                      bool by_channel) {
     const qr_gated_delta_args *f = &h->call->args->forward;
     const int64_t n = f->value_dim;
-    const qr_vec decay = qr_vec_set1(in->decay);
+    const qr_vec of_all = qr_vec_set1(in->decay);
     float ddecay = 0.0F;
     for (int64_t i = 0; i < f->key_dim; i++) {
-        const qr_vec k = qr_vec_set1(in->k[i]);
+        const qr_vec k = qr_vec_set1(in->k[i]), decay = by_channel ? qr_vec_set1(in->decays[i]) : of_all;
         const float *old_row = before + i * n;
         float *row = h->s.dstate + i * n;
         qr_vec dq = qr_vec_zero(), dk = qr_vec_zero(), dd = qr_vec_zero();
@@ -111,12 +114,48 @@ static float leave(const struct head_task *h, const delta_token *in, const float
         }
         h->s.dkeys[i] = qr_vec_sum(dq);
         h->s.dkeys[f->key_dim + i] = qr_vec_sum(dk);
-        ddecay += qr_vec_sum(dd);
+        if (by_channel) {
+            h->s.ddecays[i] = qr_vec_sum(dd);
+        } else {
+            ddecay += qr_vec_sum(dd);
+        }
     }
     return ddecay;
 }
 
-static void token_backward(struct head_task *h, int64_t token, const float *before, const float *error) {
+/* From s.ddecays to the gradients of a, a_log and dt_bias. */
+static void channels_backward(const struct head_task *h, const delta_token *in, int64_t token) {
+    const qr_gated_delta_backward_args *args = h->call->args;
+    const qr_gated_delta_args *f = &args->forward;
+    const int64_t dim = f->key_dim, first = h->head * dim;
+    const float *a = f->a + token * f->ab_stride + first, *bias = f->dt_bias + first;
+    float *da_row = args->da + token * args->dab_stride + first;
+    const qr_vec rate = qr_vec_set1(-expf(f->a_log[h->head]));
+    qr_vec da_log = qr_vec_zero();
+    for (int64_t j = 0; j < dim; j += QR_VEC) {
+        const int64_t left = dim - j;
+        const qr_vec x = qr_vec_add(qr_vec_load_n(a + j, left), qr_vec_load_n(bias + j, left));
+        const qr_vec decay = qr_vec_mul(rate, qr_vec_load_n(in->decays + j, left));
+        const qr_vec dsoftplus = qr_vec_mul(decay, qr_vec_load_n(h->s.ddecays + j, left));
+        qr_vec rest;
+        const qr_vec da = qr_vec_mul(dsoftplus, qr_vec_sigmoid(x, &rest));
+        qr_vec_store_n(da_row + j, da, left);
+        qr_vec_store_n(h->ddt_bias + j, qr_vec_add(qr_vec_load_n(h->ddt_bias + j, left), da), left);
+        da_log = qr_vec_fma(dsoftplus, qr_vec_softplus(x), da_log);
+    }
+    *h->da_log += qr_vec_sum(da_log);
+}
+
+static void head_decay_backward(const struct head_task *h, const delta_token *in, int64_t token, float ddecay) {
+    const qr_gated_delta_args *f = &h->call->args->forward;
+    const float x = f->a[token * f->ab_stride + h->head] + f->dt_bias[h->head];
+    const float dsoftplus = -expf(f->a_log[h->head]) * in->decay * ddecay, da = dsoftplus * recurrence_sigmoid(x);
+    h->call->args->da[token * h->call->args->dab_stride + h->head] = da;
+    *h->da_log += dsoftplus * recurrence_softplus(x);
+    *h->ddt_bias += da;
+}
+
+static void token_backward(const struct head_task *h, int64_t token, const float *before, const float *error) {
     const qr_gated_delta_backward_args *args = h->call->args;
     const qr_gated_delta_args *f = &args->forward;
     const int64_t n = f->value_dim, keys = (int64_t)f->n_key_heads * f->key_dim;
@@ -128,21 +167,21 @@ static void token_backward(struct head_task *h, int64_t token, const float *befo
     scale_row(h->s.ddelta, -in.beta, n, h->s.dread);
     scale_row(h->s.ddelta, in.beta, n, args->dqkv + token * args->dqkv_stride + 2 * keys + (int64_t)h->head * n);
     const float dbeta = dot(h->s.ddelta, error, n);
-    const float ddecay = leave(h, &in, before, dy);
+    const float shut = recurrence_sigmoid(-f->b[token * f->ab_stride + h->head]);
+    args->db[token * args->dab_stride + h->head] = dbeta * in.beta * shut;
+    if (f->decays_channels) {
+        (void)leave(h, &in, before, dy, true);
+        channels_backward(h, &in, token);
+    } else {
+        head_decay_backward(h, &in, token, leave(h, &in, before, dy, false));
+    }
     for (int64_t i = 0; i < f->key_dim; i++) {
         dq[i] += h->s.dkeys[i];
         dk[i] += h->s.dkeys[f->key_dim + i];
     }
-    const float x = f->a[token * f->ab_stride + h->head] + f->dt_bias[h->head];
-    const float dsoftplus = -expf(f->a_log[h->head]) * in.decay * ddecay, da = dsoftplus * recurrence_sigmoid(x);
-    const float shut = recurrence_sigmoid(-f->b[token * f->ab_stride + h->head]);
-    args->da[token * args->dab_stride + h->head] = da;
-    args->db[token * args->dab_stride + h->head] = dbeta * in.beta * shut;
-    h->da_log += dsoftplus * recurrence_softplus(x);
-    h->ddt_bias += da;
 }
 
-static void head_backward(struct head_task *h) {
+static void head_backward(const struct head_task *h) {
     const qr_gated_delta_args *f = &h->call->args->forward;
     const int64_t state = state_floats(f), n_blocks = qr_ceil_div(h->n, QR_DELTA_BLOCK_TOKENS);
     memset(h->s.dstate, 0, (size_t)state * sizeof(float));
@@ -201,10 +240,10 @@ static void run_task(void *arg, int64_t index, int worker) {
     clear_keys(call->args, h.first, h.n, key_head);
     for (int32_t i = 0; i < per_key; i++) {
         h.head = (int32_t)key_head * per_key + i;
-        h.da_log = h.ddt_bias = 0.0F;
+        h.da_log = call->sums + (s * f->n_value_heads + h.head) * (1 + qr_delta_decays(f));
+        h.ddt_bias = h.da_log + 1;
+        memset(h.da_log, 0, (1 + (size_t)qr_delta_decays(f)) * sizeof(float));
         head_backward(&h);
-        call->sums[(s * f->n_value_heads + h.head) * 2] = h.da_log;
-        call->sums[(s * f->n_value_heads + h.head) * 2 + 1] = h.ddt_bias;
     }
     finish_keys(call->args, h.first, h.n, key_head);
 }
@@ -218,8 +257,13 @@ void QR_ISA(qr_cpu_gated_delta_backward)(const qr_backend *backend, const qr_gat
     call.scratch = call.sums + qr_delta_sums_floats(f);
     QR_ISA(qr_cpu_delta_prepare)(backend, f, &call.tokens);
     qr_threads_run(backend->threads, (int64_t)f->sequences.n_seqs * f->n_key_heads, run_task, &call);
+    const int64_t n_decays = qr_delta_decays(f);
     for (int64_t i = 0; i < (int64_t)f->sequences.n_seqs * f->n_value_heads; i++) {
-        if (args->da_log != NULL) { args->da_log[i % f->n_value_heads] += call.sums[2 * i]; }
-        if (args->ddt_bias != NULL) { args->ddt_bias[i % f->n_value_heads] += call.sums[2 * i + 1]; }
+        const float *sums = call.sums + i * (1 + n_decays);
+        const int64_t head = i % f->n_value_heads;
+        if (args->da_log != NULL) { args->da_log[head] += sums[0]; }
+        for (int64_t d = 0; args->ddt_bias != NULL && d < n_decays; d++) {
+            args->ddt_bias[head * n_decays + d] += sums[1 + d];
+        }
     }
 }

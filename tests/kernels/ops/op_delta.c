@@ -6,14 +6,22 @@
 #include "base/alloc.h"
 #include "op_sequences.h"
 
+enum { MOST_KEYS = 128 };
+
 typedef struct delta_case {
     int32_t key_heads, value_heads, key_dim, value_dim;
+    int32_t n_decays; /* of a head: 1, or key_dim */
     sequences q;
     float *qkv, *ab, *a_log, *dt_bias, *states, *dy, *sums;
     int32_t cut; /* a call computes so many tokens of one sequence; 0: one call for all */
-    bool doubles_beta;
+    bool doubles_beta, decays_channels;
     bool without_states; /* as training runs it */
 } delta_case;
+
+typedef struct delta_shape {
+    int32_t key_heads, value_heads, key_dim, value_dim;
+    bool doubles_beta, decays_channels;
+} delta_shape;
 
 static int64_t columns_of(const delta_case *c) {
     return 2 * (int64_t)c->key_heads * c->key_dim + (int64_t)c->value_heads * c->value_dim;
@@ -21,28 +29,30 @@ static int64_t columns_of(const delta_case *c) {
 static int64_t values_of(const delta_case *c) { return (int64_t)c->value_heads * c->value_dim; }
 static int64_t state_of(const delta_case *c) { return values_of(c) * c->key_dim; }
 static int64_t qkv_stride(const delta_case *c) { return columns_of(c) + 3; }
-static int64_t ab_stride(const delta_case *c) { return 2 * (int64_t)c->value_heads + 1; }
+static int64_t decays_of(const delta_case *c) { return (int64_t)c->value_heads * c->n_decays; }
+static int64_t ab_columns(const delta_case *c) { return decays_of(c) + c->value_heads; }
+static int64_t ab_stride(const delta_case *c) { return ab_columns(c) + 1; }
 static int64_t state_stride(const delta_case *c) { return state_of(c) + 5; }
 
 /* Keys of all sizes; states that decay within some tokens, so that bounds, which add up magnitudes, stay small. */
-static delta_case make_case(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim, int32_t n_seqs,
-                            const int32_t *lengths) {
-    delta_case c = {.key_heads = key_heads,
-                    .value_heads = value_heads,
-                    .key_dim = key_dim,
-                    .value_dim = value_dim,
+static delta_case make_case(const delta_shape *shape, int32_t n_seqs, const int32_t *lengths) {
+    delta_case c = {.key_heads = shape->key_heads,
+                    .value_heads = shape->value_heads,
+                    .key_dim = shape->key_dim,
+                    .value_dim = shape->value_dim,
+                    .n_decays = shape->decays_channels ? shape->key_dim : 1,
+                    .doubles_beta = shape->doubles_beta,
+                    .decays_channels = shape->decays_channels,
                     .q = sequences_of(n_seqs, lengths)};
     c.qkv = op_normals(c.q.n_tokens * qkv_stride(&c), 1, 1.0);
     c.ab = op_normals(c.q.n_tokens * ab_stride(&c), 2, 1.0);
-    c.a_log = op_normals(value_heads, 3, 0.3);
-    c.dt_bias = op_normals(value_heads, 4, 0.5);
+    c.a_log = op_normals(c.value_heads, 3, 0.3);
+    c.dt_bias = op_normals(decays_of(&c), 4, 0.5);
     c.states = op_normals(n_seqs * state_stride(&c), 5, 0.5);
     c.dy = op_normals(c.q.n_tokens * values_of(&c), 6, 1.0);
-    c.sums = op_normals(2 * value_heads, 7, 1.0);
-    for (int32_t h = 0; h < value_heads; h++) {
-        c.a_log[h] += 0.5F;
-        c.dt_bias[h] += 0.5F;
-    }
+    c.sums = op_normals(ab_columns(&c), 7, 1.0);
+    for (int32_t h = 0; h < c.value_heads; h++) { c.a_log[h] += 0.5F; }
+    for (int64_t d = 0; d < decays_of(&c); d++) { c.dt_bias[d] += 0.5F; }
     return c;
 }
 
@@ -56,9 +66,9 @@ static qr_gated_delta_args inputs_of(op_run *run, const delta_case *c) {
     return (qr_gated_delta_args){
         .qkv = op_input(run, c->qkv, (size_t)(c->q.n_tokens * qkv_stride(c)) * sizeof(float)),
         .a = ab,
-        .b = ab + c->value_heads,
+        .b = ab + decays_of(c),
         .a_log = op_input(run, c->a_log, (size_t)c->value_heads * sizeof(float)),
-        .dt_bias = op_input(run, c->dt_bias, (size_t)c->value_heads * sizeof(float)),
+        .dt_bias = op_input(run, c->dt_bias, (size_t)decays_of(c) * sizeof(float)),
         .n_tokens = c->q.n_tokens,
         .qkv_stride = qkv_stride(c),
         .ab_stride = ab_stride(c),
@@ -67,6 +77,7 @@ static qr_gated_delta_args inputs_of(op_run *run, const delta_case *c) {
         .key_dim = c->key_dim,
         .value_dim = c->value_dim,
         .doubles_beta = c->doubles_beta,
+        .decays_channels = c->decays_channels,
     };
 }
 
@@ -116,7 +127,8 @@ static void exec_states(op_run *run, const void *data, int64_t first, int64_t n_
 
 /* A token of a value head: what enters the recurrence, and magnitudes that its sums add up. */
 typedef struct token_sizes {
-    double q_scale, k_scale, decay, beta, b_sigmoid, rate, slope, softplus;
+    double q_scale, k_scale, beta, b_sigmoid, rate;
+    double decay[MOST_KEYS], slope[MOST_KEYS], softplus[MOST_KEYS]; /* of every row of the state */
     const float *q, *k, *v;
 } token_sizes;
 
@@ -133,12 +145,15 @@ static token_sizes sizes_at(const delta_case *c, int64_t token, int32_t head) {
     }
     t.q_scale = 1.0 / sqrt(q * (double)c->key_dim);
     t.k_scale = 1.0 / sqrt(k);
-    const double x = (double)ab[head] + (double)c->dt_bias[head];
-    t.softplus = log1p(exp(x));
-    t.slope = 1.0 / (1.0 + exp(-x));
     t.rate = exp((double)c->a_log[head]);
-    t.decay = exp(-t.rate * t.softplus);
-    t.b_sigmoid = 1.0 / (1.0 + exp(-(double)ab[c->value_heads + head]));
+    for (int32_t i = 0; i < c->key_dim; i++) {
+        const int64_t at = (int64_t)head * c->n_decays + (c->decays_channels ? i : 0);
+        const double x = (double)ab[at] + (double)c->dt_bias[at];
+        t.softplus[i] = log1p(exp(x));
+        t.slope[i] = 1.0 / (1.0 + exp(-x));
+        t.decay[i] = exp(-t.rate * t.softplus[i]);
+    }
+    t.b_sigmoid = 1.0 / (1.0 + exp(-(double)ab[decays_of(c) + head]));
     t.beta = t.b_sigmoid * (c->doubles_beta ? 2.0 : 1.0);
     return t;
 }
@@ -149,11 +164,11 @@ static double k_at(const token_sizes *t, int32_t i) { return fabs((double)t->k[i
 /* One token on magnitudes of the state's column j: all terms with their absolute values. Returns that of delta. */
 static double grow_column(const delta_case *c, const token_sizes *t, double *state, int32_t j) {
     double read = 0.0;
-    for (int32_t i = 0; i < c->key_dim; i++) { read += state[i * c->value_dim + j] * k_at(t, i); }
-    const double delta = t->beta * (fabs((double)t->v[j]) + t->decay * read);
+    for (int32_t i = 0; i < c->key_dim; i++) { read += t->decay[i] * state[i * c->value_dim + j] * k_at(t, i); }
+    const double delta = t->beta * (fabs((double)t->v[j]) + read);
     for (int32_t i = 0; i < c->key_dim; i++) {
         double *element = &state[i * c->value_dim + j];
-        *element = t->decay * *element + k_at(t, i) * delta;
+        *element = t->decay[i] * *element + k_at(t, i) * delta;
     }
     return delta;
 }
@@ -226,8 +241,9 @@ static void check_gated_delta(delta_case c) {
                   .data = &c,
                   .bound = outputs,
                   .whole = true};
-    snprintf(oc.label, sizeof oc.label, "gated_delta %d heads of %d and %d of %d, %d tokens%s", c.key_heads, c.key_dim,
-             c.value_heads, c.value_dim, c.q.n_tokens, c.without_states ? ", no states" : "");
+    snprintf(oc.label, sizeof oc.label, "gated_delta %d heads of %d and %d of %d, %d tokens%s%s", c.key_heads,
+             c.key_dim, c.value_heads, c.value_dim, c.q.n_tokens, c.decays_channels ? ", by channel" : "",
+             c.without_states ? ", no states" : "");
     forward_bounds(&c, outputs, states);
     op_check_case(&oc, QR_DTYPE_F32);
     if (!c.without_states) {
@@ -241,18 +257,16 @@ static void check_gated_delta(delta_case c) {
     qr_free(states);
 }
 
-static const struct {
-    int32_t key_heads, value_heads, key_dim, value_dim;
-    bool doubles_beta;
-} shapes[] = {{1, 1, 1, 1, false},   {2, 6, 5, 7, false},     {3, 3, 24, 17, false},
-              {1, 2, 64, 80, false}, {2, 4, 128, 128, false}, {2, 2, 20, 40, true}};
+static const delta_shape shapes[] = {
+    {1, 1, 1, 1, false, false},   {2, 6, 5, 7, false, false},     {3, 3, 24, 17, false, false},
+    {1, 2, 64, 80, false, false}, {2, 4, 128, 128, false, false}, {2, 2, 20, 40, true, false},
+    {1, 1, 1, 1, false, true},    {2, 6, 5, 7, false, true},      {3, 3, 33, 17, true, true},
+    {1, 2, 64, 80, false, true},  {2, 2, 128, 128, false, true}};
 
 void test_op_gated_delta(void) {
     static const int32_t lengths[] = {33, 7, 1, 20};
     for (size_t i = 0; i < QR_COUNT_OF(shapes); i++) {
-        delta_case c = make_case(shapes[i].key_heads, shapes[i].value_heads, shapes[i].key_dim, shapes[i].value_dim,
-                                 i == 0 ? 1 : 4, lengths);
-        c.doubles_beta = shapes[i].doubles_beta;
+        delta_case c = make_case(&shapes[i], shapes[i].key_dim == 1 ? 1 : 4, lengths);
         check_gated_delta(c);
         c.without_states = true;
         check_gated_delta(c);
@@ -275,8 +289,7 @@ static void exec_backward(op_run *run, const void *data, int64_t first, int64_t 
     (void)first, (void)n_rows, (void)dtype;
     const backward_case *b = data;
     const delta_case *c = b->c;
-    const size_t qkv_bytes = (size_t)columns_of(c) * sizeof(float),
-                 ab_bytes = 2 * (size_t)c->value_heads * sizeof(float);
+    const size_t qkv_bytes = (size_t)columns_of(c) * sizeof(float), ab_bytes = (size_t)ab_columns(c) * sizeof(float);
     float *dqkv = op_output(run, NULL, c->q.n_tokens, qkv_bytes, qkv_bytes + 12);
     float *dab = op_output(run, NULL, c->q.n_tokens, ab_bytes, ab_bytes + 4);
     float *sums = op_output(run, c->sums, 1, ab_bytes, ab_bytes);
@@ -284,7 +297,7 @@ static void exec_backward(op_run *run, const void *data, int64_t first, int64_t 
                                          .dy = op_input(run, c->dy, (size_t)(c->q.n_tokens * values_of(c)) * 4),
                                          .dqkv = dqkv,
                                          .da = dab,
-                                         .db = dab + c->value_heads,
+                                         .db = dab + decays_of(c),
                                          .da_log = sums,
                                          .ddt_bias = sums + c->value_heads,
                                          .dqkv_stride = columns_of(c) + 3,
@@ -317,7 +330,7 @@ static void token_magnitudes(magnitudes *m, int32_t s, int64_t t, int32_t head, 
     const double *before = m->states + t * n;
     const float *dy = c->dy + token * values_of(c) + (int64_t)head * c->value_dim,
                 *row = c->qkv + token * qkv_stride(c);
-    double dbeta = 0.0, ddecay = 0.0;
+    double dbeta = 0.0, ddecay[MOST_KEYS] = {0};
     for (int32_t i = 0; i < c->key_dim; i++) { dq[i] = dk[i] = 0.0; }
     for (int32_t j = 0; j < c->value_dim; j++) {
         const double delta = m->deltas[t * c->value_dim + j], out = fabs((double)dy[j]);
@@ -331,20 +344,23 @@ static void token_magnitudes(magnitudes *m, int32_t s, int64_t t, int32_t head, 
         for (int32_t i = 0; i < c->key_dim; i++) {
             double *dstate = &m->dstate[i * c->value_dim + j];
             const double old = before[i * c->value_dim + j], dread = in.beta * ddelta;
-            dq[i] += (in.decay * old + k_at(&in, i) * delta) * out;
-            dk[i] += *dstate * delta + in.decay * old * dread;
-            ddecay += old * (*dstate + k_at(&in, i) * dread);
-            *dstate = in.decay * (*dstate + k_at(&in, i) * dread);
+            dq[i] += (in.decay[i] * old + k_at(&in, i) * delta) * out;
+            dk[i] += *dstate * delta + in.decay[i] * old * dread;
+            ddecay[i] += old * (*dstate + k_at(&in, i) * dread);
+            *dstate = in.decay[i] * (*dstate + k_at(&in, i) * dread);
         }
     }
     double *dqkv = m->qkv + token * columns_of(c);
     add_normed(in.q, in.q_scale, in.q_scale * in.q_scale * (double)c->key_dim, dq, c->key_dim, dqkv + (in.q - row));
     add_normed(in.k, in.k_scale, in.k_scale * in.k_scale, dk, c->key_dim, dqkv + (in.k - row));
-    const double dsoftplus = in.rate * in.decay * ddecay;
-    m->ab[token * 2 * c->value_heads + head] = dsoftplus * in.slope;
-    m->ab[(token * 2 + 1) * c->value_heads + head] = dbeta * in.beta * (1.0 - in.b_sigmoid);
-    m->sums[head] += dsoftplus * in.softplus;
-    m->sums[c->value_heads + head] += dsoftplus * in.slope;
+    m->ab[token * ab_columns(c) + decays_of(c) + head] = dbeta * in.beta * (1.0 - in.b_sigmoid);
+    for (int32_t i = 0; i < c->key_dim; i++) {
+        const int64_t at = (int64_t)head * c->n_decays + (c->decays_channels ? i : 0);
+        const double dsoftplus = in.rate * in.decay[i] * ddecay[i];
+        m->ab[token * ab_columns(c) + at] += dsoftplus * in.slope[i];
+        m->sums[head] += dsoftplus * in.softplus[i];
+        m->sums[c->value_heads + at] += dsoftplus * in.slope[i];
+    }
 }
 
 static void backward_bounds(const delta_case *c, double *qkv, double *ab, double *sums) {
@@ -374,8 +390,8 @@ static void backward_bounds(const delta_case *c, double *qkv, double *ab, double
     }
     const double factor = (double)(c->key_dim + c->value_dim + 48) * (double)(c->q.longest + 4) * OP_U;
     for (int64_t i = 0; i < c->q.n_tokens * columns_of(c); i++) { qkv[i] *= factor; }
-    for (int64_t i = 0; i < 2 * (int64_t)c->q.n_tokens * c->value_heads; i++) { ab[i] *= factor; }
-    for (int64_t i = 0; i < 2 * (int64_t)c->value_heads; i++) {
+    for (int64_t i = 0; i < c->q.n_tokens * ab_columns(c); i++) { ab[i] *= factor; }
+    for (int64_t i = 0; i < ab_columns(c); i++) {
         sums[i] = factor * sums[i] + 2.0 * OP_U * (double)c->q.n_tokens * fabs((double)c->sums[i]);
     }
     double *const all[] = {m.states, m.deltas, m.dstate, dkeys};
@@ -383,11 +399,10 @@ static void backward_bounds(const delta_case *c, double *qkv, double *ab, double
 }
 
 static void check_gated_delta_backward(const delta_case *c) {
-    double *bounds[] = {op_doubles(c->q.n_tokens * columns_of(c)),
-                        op_doubles(2 * (int64_t)c->q.n_tokens * c->value_heads),
-                        op_doubles(2 * (int64_t)c->value_heads)};
+    double *bounds[] = {op_doubles(c->q.n_tokens * columns_of(c)), op_doubles(c->q.n_tokens * ab_columns(c)),
+                        op_doubles(ab_columns(c))};
     const int64_t rows[] = {c->q.n_tokens, c->q.n_tokens, 1};
-    const int64_t row[] = {columns_of(c), 2 * (int64_t)c->value_heads, 2 * (int64_t)c->value_heads};
+    const int64_t row[] = {columns_of(c), ab_columns(c), ab_columns(c)};
     backward_bounds(c, bounds[OF_QKV], bounds[OF_AB], bounds[OF_SUMS]);
     for (int which = OF_QKV; which <= OF_SUMS; which++) {
         const backward_case data = {c, (delta_gradient)which};
@@ -397,8 +412,9 @@ static void check_gated_delta_backward(const delta_case *c) {
                       .data = &data,
                       .bound = bounds[which],
                       .whole = true};
-        snprintf(oc.label, sizeof oc.label, "gated_delta_backward %d of %d heads of %d and %d of %d, %d tokens", which,
-                 c->key_heads, c->key_dim, c->value_heads, c->value_dim, c->q.n_tokens);
+        snprintf(oc.label, sizeof oc.label, "gated_delta_backward %d of %d heads of %d and %d of %d, %d tokens%s",
+                 which, c->key_heads, c->key_dim, c->value_heads, c->value_dim, c->q.n_tokens,
+                 c->decays_channels ? ", by channel" : "");
         op_check_case(&oc, QR_DTYPE_F32);
         qr_free(bounds[which]);
     }
@@ -407,11 +423,10 @@ static void check_gated_delta_backward(const delta_case *c) {
 /* Sequences of several blocks of states, of one, and of less. */
 void test_op_gated_delta_backward(void) {
     static const int32_t lengths[] = {33, 1, 20, 5}, long_ones[] = {150, 64, 65};
-    for (size_t i = 1; i < QR_COUNT_OF(shapes); i++) {
-        const bool is_long = i == 1;
-        delta_case c = make_case(shapes[i].key_heads, shapes[i].value_heads, shapes[i].key_dim, shapes[i].value_dim,
-                                 is_long ? 3 : 4, is_long ? long_ones : lengths);
-        c.doubles_beta = shapes[i].doubles_beta;
+    for (size_t i = 0; i < QR_COUNT_OF(shapes); i++) {
+        if (shapes[i].key_dim == 1) { continue; }
+        const bool is_long = shapes[i].key_dim == 5;
+        const delta_case c = make_case(&shapes[i], is_long ? 3 : 4, is_long ? long_ones : lengths);
         check_gated_delta_backward(&c);
         free_case(&c);
     }
