@@ -67,7 +67,7 @@ QR_DEVICE void normalise(const float *x, int32_t n, float factor, float *dst) {
     for (int32_t i = static_cast<int32_t>(lane_index()); i < n; i += WARP_LANES) { dst[i] = x[i] * scale; }
 }
 
-/* A block for a token: its key heads by warps, then its value heads by threads. */
+/* A block for a token: its key heads by warps, then decays and value heads by threads. */
 __global__ void delta_prepare_kernel(qr_gated_delta_args a, delta_tokens tokens) {
     const int64_t t = blockIdx.x;
     const int32_t n_warps = DELTA_TOKEN_THREADS / WARP_LANES;
@@ -77,9 +77,12 @@ __global__ void delta_prepare_kernel(qr_gated_delta_args a, delta_tokens tokens)
         normalise(row + column, a.key_dim, factor, tokens.q + at);
         normalise(row + static_cast<int64_t>(a.n_key_heads) * a.key_dim + column, a.key_dim, 1.0F, tokens.k + at);
     }
+    const int32_t of_head = a.decays_channels ? a.key_dim : 1, n_decays = a.n_value_heads * of_head;
+    for (int32_t d = static_cast<int32_t>(threadIdx.x); d < n_decays; d += DELTA_TOKEN_THREADS) {
+        const float step = softplus(a.a[t * a.ab_stride + d] + a.dt_bias[d]);
+        tokens.decay[t * n_decays + d] = expf(-expf(a.a_log[d / of_head]) * step);
+    }
     for (int32_t h = static_cast<int32_t>(threadIdx.x); h < a.n_value_heads; h += DELTA_TOKEN_THREADS) {
-        const float step = softplus(a.a[t * a.ab_stride + h] + a.dt_bias[h]);
-        tokens.decay[t * a.n_value_heads + h] = expf(-expf(a.a_log[h]) * step);
         const float beta = sigmoid(a.b[t * a.ab_stride + h]);
         tokens.beta[t * a.n_value_heads + h] = a.doubles_beta ? 2.0F * beta : beta;
     }
@@ -92,7 +95,7 @@ qrun_status delta_prepare(qr_cuda_backend &cuda, const qr_gated_delta_args &args
 }
 
 /* A warp for 32 columns of a head of a sequence, one a lane, in shared memory [key_dim, 32] while its tokens run. */
-__global__ void gated_delta_kernel(qr_gated_delta_args a, delta_tokens tokens) {
+template <bool BY_CHANNEL> __global__ void gated_delta_kernel(qr_gated_delta_args a, delta_tokens tokens) {
     const qr_recurrence &r = a.sequences;
     const int64_t s = blockIdx.z, j = static_cast<int64_t>(blockIdx.x) * WARP_LANES + lane_index();
     const int32_t head = static_cast<int32_t>(blockIdx.y), begin = r.start[s], end = r.start[s + 1];
@@ -106,7 +109,7 @@ __global__ void gated_delta_kernel(qr_gated_delta_args a, delta_tokens tokens) {
         const delta_token in = delta_token_of(a, tokens, t, head);
         float error;
         a.dst[(t * a.n_value_heads + head) * a.value_dim + j] =
-            delta_column(in, a.key_dim, column, column, WARP_LANES, in.v[j], &error);
+            delta_column<BY_CHANNEL>(in, a.key_dim, column, column, WARP_LANES, in.v[j], &error);
     }
     for (int32_t i = 0; state != NULL && i < a.key_dim; i++) {
         state[static_cast<int64_t>(i) * a.value_dim] = column[i * WARP_LANES];
@@ -140,8 +143,10 @@ static qrun_status run_gated_delta(qr_cuda_backend &cuda, const qr_gated_delta_a
     grid.y = static_cast<unsigned>(args.n_value_heads);
     grid.z = static_cast<unsigned>(args.sequences.n_seqs);
     QR_RETURN_IF_ERROR(delta_prepare(cuda, args, tokens, err));
-    return QR_LAUNCH(cuda.device, err, gated_delta_kernel, grid, WARP_LANES,
-                     static_cast<size_t>(args.key_dim) * WARP_LANES * sizeof(float), args, tokens);
+    const size_t shared_bytes = static_cast<size_t>(args.key_dim) * WARP_LANES * sizeof(float);
+    return args.decays_channels
+               ? QR_LAUNCH(cuda.device, err, gated_delta_kernel<true>, grid, WARP_LANES, shared_bytes, args, tokens)
+               : QR_LAUNCH(cuda.device, err, gated_delta_kernel<false>, grid, WARP_LANES, shared_bytes, args, tokens);
 }
 
 QR_CUDA_OP(copy_heads, no_workspace<qr_copy_heads_args>, run_copy_heads)

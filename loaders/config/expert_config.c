@@ -87,6 +87,9 @@ static qrun_status read_groups(const source *s, const qr_expert_defaults *defaul
     experts->n_top_groups = defaults->n_top_groups;
     if (defaults->n_groups == 0) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(get_int(s, "n_group", 1, QR_MOST_EXPERT_GROUPS, &experts->n_groups));
+    if (defaults->groups_key != NULL) {
+        QR_RETURN_IF_ERROR(get_int(s, defaults->groups_key, 1, QR_MOST_EXPERT_GROUPS, &experts->n_groups));
+    }
     QR_RETURN_IF_ERROR(get_int(s, "topk_group", 1, QR_MOST_EXPERT_GROUPS, &experts->n_top_groups));
     QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "topk_method", &choice, s->what, s->err));
     if (!experts->has_sigmoid_router && !is_of_groups(defaults, choice)) { experts->n_groups = 0; }
@@ -295,6 +298,9 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     }
     if (!defaults->always_normalizes && !defaults->never_normalizes) {
         QR_RETURN_IF_ERROR(get_bool(s, "norm_topk_prob", &experts->normalizes));
+        if (defaults->normalizes_key != NULL) {
+            QR_RETURN_IF_ERROR(get_bool(s, defaults->normalizes_key, &experts->normalizes));
+        }
     }
     if (defaults->gate_limit > 0) {
         QR_RETURN_IF_ERROR(

@@ -46,6 +46,7 @@ typedef struct qr_expert_defaults {
     const char *other_shared_key; /* another name of it; NULL: there is none */
     int64_t n_shared;             /* 0 without shared_key: another key has its size, or there is none */
     bool normalizes;              /* unless norm_topk_prob says otherwise */
+    const char *normalizes_key;   /* another name of that; NULL: there is none */
     bool always_normalizes;       /* whatever config.json says */
     bool never_normalizes;
     bool has_biases;
@@ -58,6 +59,7 @@ typedef struct qr_expert_defaults {
                             * given; NULL: other keys say which have */
     int64_t n_dense;
     int64_t n_groups, n_top_groups; /* unless n_group and topk_group say otherwise; 0: experts are in no groups */
+    const char *groups_key;         /* another name of n_group; NULL: there is none */
     double sum_eps;
     double share_factor;           /* unless the next says otherwise; 0: 1 */
     const char *factor_key;        /* NULL: routed_scaling_factor */

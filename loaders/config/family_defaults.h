@@ -89,6 +89,7 @@ typedef struct qr_family_defaults {
     const char *attending_key;         /* lists the layers that attend, by number, in place of layer_types */
     int64_t conv_kernel;               /* of such layers */
     bool delta_has_heads_of_attention; /* as many, unless the file says; their size then follows from hidden_size */
+    bool delta_by_channel;             /* Kimi delta attention: a decay of every channel, and other keys of its sizes */
 } qr_family_defaults;
 
 const qr_family_defaults *qr_family_defaults_of(qr_model_family family);

@@ -394,6 +394,29 @@ static qrun_status read_mimo_heads(const qr_config_source *s, qr_model_config *c
                    s->what, (long long)config->n_heads, (long long)*n);
 }
 
+/* ---- Kimi Linear ------------------------------------------------------------------------------------------------- */
+
+static qrun_status read_kimi_sizes(const qr_config_source *s, qr_model_config *config) {
+    return qr_config_get_int(s, "model_max_length", 1, QR_CONFIG_MAX_POSITIONS, &config->max_position_embeddings);
+}
+
+/* What the model's own code asks of config.json, and transformers has fixed. */
+static qrun_status refuse_other_kimi(const qr_config_source *s, qr_model_config *config) {
+    static const char *const flags[] = {"mla_use_nope", "use_grouped_topk"};
+    const char *scores = "sigmoid";
+    for (size_t i = 0; i < QR_COUNT_OF(flags); i++) {
+        bool is_set = true;
+        QR_RETURN_IF_ERROR(qr_config_get_bool(s, flags[i], &is_set));
+        if (is_set || (i == 1 && config->experts.n_groups == 1)) { continue; }
+        return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\": false is not supported for this family", s->what,
+                       flags[i]);
+    }
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "moe_router_activation_func", &scores, s->what, s->err));
+    if (strcmp(scores, "sigmoid") == 0) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: the router's \"moe_router_activation_func\" is not supported for this family", s->what);
+}
+
 /* ---- Muse Glimmer and nanochat ----------------------------------------------------------------------------------- */
 
 /* Muse Glimmer's own keys. */
@@ -596,6 +619,7 @@ static const qr_family_keys families[QR_FAMILY_COUNT] = {
                                  .attention = read_mimo,
                                  .windows = read_mimo_windows,
                                  .heads = read_mimo_heads},
+    [QR_FAMILY_KIMI_LINEAR] = {.sizes = read_kimi_sizes, .attention = refuse_other_kimi},
     [QR_FAMILY_GLM4_MOE] = {.attention = read_glm4_moe},
     [QR_FAMILY_SARVAM_MOE] = {.attention = read_sarvam_moe, .biases = read_sarvam_moe_biases},
     [QR_FAMILY_AFMOE] = {.attention = read_afmoe},

@@ -569,6 +569,7 @@ static qrun_status read_all(qr_config_source *s, qr_model_config *config) {
                                             .n_layers = config->n_layers,
                                             .hidden_size = config->hidden_size,
                                             .n_heads = s->defaults->delta_has_heads_of_attention ? config->n_heads : 0,
+                                            .by_channel = s->defaults->delta_by_channel,
                                             .has_windows = s->defaults->window != QR_WINDOW_NEVER,
                                             .beside_attention = s->defaults->state_beside_attention,
                                             .attending_key = s->defaults->attending_key,

@@ -134,6 +134,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(MIMO_V2_FLASH, "mimo_v2_flash")    \
     X(OLMO_HYBRID, "olmo_hybrid")        \
     X(GPT_NEOX, "gpt_neox")              \
+    X(KIMI_LINEAR, "kimi_linear")        \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {

@@ -8,12 +8,14 @@
 #include "base/units.h"
 
 static const char FULL[] = "full_attention", SLIDING[] = "sliding_attention";
+static const char LINEAR_ATTENTION[] = "linear_attn_config";
 
 /* What every reader here needs. */
 typedef struct source {
     const qr_json *json;
     const char *what;
     int64_t n_layers, hidden_size, n_heads;
+    bool by_channel;
     bool has_windows;
     bool beside_attention;
     const char *attending_key;
@@ -70,6 +72,45 @@ static qrun_status read_listed(const source *s, const qr_json *list, qr_recurren
     if (cJSON_IsArray(list) && n == s->n_layers) { return QRUN_OK; }
     return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"layer_types\" should be a list of %lld layer%s", s->what,
                    (long long)s->n_layers, qr_plural(s->n_layers));
+}
+
+/* A list of layers, which counts them from 1. Each layer is in one list. */
+static qrun_status read_counted(const source *s, const char *key, bool is_recurrent, bool *seen, bool *layers) {
+    const qr_json *list = qr_json_get(qr_json_get(s->json, LINEAR_ATTENTION), key);
+    bool is_list = cJSON_IsArray(list);
+    for (const qr_json *item = qr_json_first(list); is_list && item != NULL; item = item->next) {
+        int64_t layer = 0;
+        is_list = qr_json_as_int(item, 1, s->n_layers, &layer) && !seen[layer - 1];
+        if (is_list) {
+            seen[layer - 1] = true;
+            layers[layer - 1] = is_recurrent;
+        }
+    }
+    if (is_list) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT,
+                   "%s: \"%s\" should be a list of layers, each from 1 to %lld and in no other list", s->what, key,
+                   (long long)s->n_layers);
+}
+
+/* Kimi Linear: the two lists, or every fourth layer attends, but the first. */
+static qrun_status read_kimi_layers(const source *s, bool *layers) {
+    static const char *const keys[] = {"full_attn_layers", "kda_layers"};
+    const qr_json *given = qr_json_get(s->json, LINEAR_ATTENTION);
+    const bool has_lists = qr_json_get(given, keys[0]) != NULL && qr_json_get(given, keys[1]) != NULL;
+    for (int64_t l = 0; !has_lists && l < s->n_layers; l++) { layers[l] = l == 0 || l % 4 != 0; }
+    if (!has_lists) { return QRUN_OK; }
+    bool *seen = qr_alloc_array_zeroed((size_t)s->n_layers, sizeof *seen);
+    if (seen == NULL) { return qr_fail_memory(s->err, s->what, (size_t)s->n_layers); }
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; i < QR_COUNT_OF(keys); i++) { QR_TRY(read_counted(s, keys[i], i == 1, seen, layers)); }
+    for (int64_t l = 0; l < s->n_layers; l++) {
+        if (seen[l]) { continue; }
+        QR_TRY(qr_fail(s->err, QRUN_ERROR_INPUT, "%s: layer %lld is in neither \"%s\" nor \"%s\"", s->what,
+                       (long long)(l + 1), keys[0], keys[1]));
+    }
+out:
+    qr_free(seen);
+    return status;
 }
 
 /* Every full_attention_interval-th layer attends; of OLMo Hybrid every fourth, or the last where there is none. */
@@ -137,6 +178,8 @@ static qrun_status read_layers(const source *s, qr_recurrent_config *config) {
         QR_RETURN_IF_ERROR(read_attending(s, s->attending_key, config->layers));
     } else if (!qr_json_is_null(list)) {
         QR_RETURN_IF_ERROR(read_listed(s, list, config->kind, config->layers));
+    } else if (s->by_channel) {
+        QR_RETURN_IF_ERROR(read_kimi_layers(s, config->layers));
     } else if (config->kind == QR_RECURRENT_DELTA) {
         QR_RETURN_IF_ERROR(read_interval(s, config->layers));
     } else if (config->kind == QR_RECURRENT_CONV) {
@@ -181,7 +224,29 @@ static qrun_status read_olmo_hybrid(const source *s, qr_recurrent_config *config
     return QRUN_OK;
 }
 
+/* Kimi Linear: keys of transformers, and those of published files, which count. */
+static qrun_status read_kimi_sizes(const source *s, qr_recurrent_config *config) {
+    const qr_json *given = qr_json_get(s->json, LINEAR_ATTENTION);
+    int64_t n_heads = 32, dim = 128;
+    const struct {
+        const char *key, *given_key;
+        int64_t high, *value;
+    } sizes[] = {{"linear_num_heads", "num_heads", 1 << 12, &n_heads},
+                 {"linear_head_dim", "head_dim", 1 << 10, &dim},
+                 {"linear_conv_kernel_dim", "short_conv_kernel_size", 8, &config->conv_kernel}};
+    for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
+        QR_RETURN_IF_ERROR(get_int(s, sizes[i].key, 1, sizes[i].high, sizes[i].value));
+        QR_RETURN_IF_ERROR(
+            qr_json_get_int(given, sizes[i].given_key, 1, sizes[i].high, sizes[i].value, s->what, s->err));
+    }
+    config->n_key_heads = config->n_value_heads = n_heads;
+    config->key_dim = config->value_dim = config->gate_rank = dim;
+    config->decays_channels = true;
+    return check_sizes(s, config, "linear_num_heads", "linear_num_heads");
+}
+
 static qrun_status read_delta_sizes(const source *s, qr_recurrent_config *config) {
+    if (s->by_channel) { return read_kimi_sizes(s, config); }
     config->n_key_heads = 16;
     config->n_value_heads = 32;
     config->key_dim = config->value_dim = 128;
@@ -340,6 +405,7 @@ qrun_status qr_recurrent_config_read(const qr_json *json, const qr_recurrent_con
                       .n_layers = context->n_layers,
                       .hidden_size = context->hidden_size,
                       .n_heads = context->n_heads,
+                      .by_channel = context->by_channel,
                       .has_windows = context->has_windows,
                       .beside_attention = context->beside_attention,
                       .attending_key = context->attending_key,

@@ -27,6 +27,8 @@ typedef struct qr_recurrent_config {
     bool has_conv_bias;
     bool doubles_beta;     /* OLMo Hybrid: of the delta rule, what is written to a state counts twice */
     double norm_eps;       /* OLMo Hybrid: of the delta rule's norm; 0: as the model's other norms have */
+    bool decays_channels;  /* Kimi Linear: of the delta rule, every channel of a key has a decay of its own */
+    int64_t gate_rank;     /* Kimi Linear: what decays and gates are made of; 0: of the layer's input itself */
     bool beside_attention; /* Falcon-H1: every layer attends and has a state */
     bool without_norm;     /* Falcon-H1: what a state space gives goes through its gate alone */
     /* Falcon-H1: of what the first matrix makes: the gate, x, B, C and steps. */
@@ -40,18 +42,20 @@ typedef struct qr_recurrent_context {
     int64_t conv_kernel; /* unless the file says */
     int64_t n_layers, hidden_size;
     int64_t n_heads;           /* of attention: of OLMo Hybrid's delta rule too, unless the file says; else 0 */
+    bool by_channel;           /* of the delta rule: it is Kimi delta attention */
     bool has_windows;          /* layers that attend may have one */
     bool beside_attention;     /* as qr_recurrent_config has it */
     const char *attending_key; /* lists the layers that attend; NULL: other keys say which */
     const qr_block *blocks;    /* [n_layers]: where layers are blocks, these say which have a state; else NULL */
 } qr_recurrent_context;
 
-/* Which layers: attending_key; else layer_types; else of the delta rule full_attention_interval (4 unless given), of
- * convolutions full_attn_idxs, and of state spaces layers_block_type, or the blocks. Their sizes: the linear_… keys,
- * conv_L_cache, or the mamba_… keys (Nemotron-H has some of other names, and Falcon-H1 more), with transformers'
- * defaults. QRUN_ERROR_INPUT for counts that are impossible, QRUN_ERROR_UNSUPPORTED for a model without a layer that
- * attends, for convolutions between gates with biases, and for state spaces whose projections have biases or whose
- * steps are limited. Where no layer has a state space, the kind is none, as it is where nothing is read. */
+/* Which layers: attending_key; else layer_types; else of the delta rule full_attention_interval (4 unless given), or of
+ * Kimi delta attention linear_attn_config, which has its sizes too; of convolutions full_attn_idxs, and of state spaces
+ * layers_block_type, or the blocks. Their sizes: the linear_… keys, conv_L_cache, or the mamba_… keys (Nemotron-H has
+ * some of other names, and Falcon-H1 more), with transformers' defaults. QRUN_ERROR_INPUT for counts that are
+ * impossible, QRUN_ERROR_UNSUPPORTED for a model without a layer that attends, for convolutions between gates with
+ * biases, and for state spaces whose projections have biases or whose steps are limited. Where no layer has a state
+ * space, the kind is none, as it is where nothing is read. */
 qrun_status qr_recurrent_config_read(const qr_json *json, const qr_recurrent_context *context,
                                      qr_recurrent_config *config, qr_error *err);
 /* A list of n positive numbers; absent or null leaves them. */

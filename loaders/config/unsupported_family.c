@@ -20,7 +20,6 @@ static const qr_unsupported_family families[] = {
     {"deepseek_vl", "DeepSeek-VL", IMAGES, "DeepSeek V2 Lite"},
     {"deepseek_ocr", "DeepSeek-OCR", IMAGES, "DeepSeek V2 Lite"},
     {"deepseek", "DeepSeek", "its own mixture of experts", "DeepSeek V2 Lite"},
-    {"kimi_linear", "Kimi Linear", "Kimi delta attention", HYBRID_EXPERTS},
     {"kimi_k25", "Kimi K2.5", IMAGES, LATENTS},
     {"longcat", "LongCat", "two attention blocks a layer", LATENTS},
     {"glm_moe_dsa", "GLM-5", "sparse latent attention", "GLM-4.7-Flash"},

@@ -31,6 +31,8 @@ typedef struct qr_forward_buffers {
     void *q_latent, *weighed;       /* [T, H, kv_rank + rotated_dim] act: latents that attention weighed; or its output
                                      * with what is behind short values, [T, H · HD] act */
     float *values;                  /* [T, KV · value_dim]; models with short values only */
+    float *delta_latent;            /* [T, 2, gate_rank] */
+    void *z_latent, *a_latent;      /* [T, gate_rank] act */
     float *conved;                  /* [T, channels] */
     float *recalled;                /* [T, values] */
     float *mlp;                     /* [T, 2 M], or [T, M] ungated */

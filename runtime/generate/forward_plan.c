@@ -82,7 +82,7 @@ static void lay_short_values(const qrun_model *model, int64_t n_tokens, qr_layou
 
 /* Of buffers.qkv. */
 static int64_t qkv_columns(const qr_model_shape *s) {
-    return s->latent.kv_rank > 0 ? qr_latent_query_columns(s) : qr_widest_qkv(s);
+    return s->latent.kv_rank > 0 ? qr_max(qr_latent_query_columns(s), s->recurrent.columns) : qr_widest_qkv(s);
 }
 
 static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, qr_layout layout,
@@ -109,6 +109,9 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     }
     if (qr_split_shares_groups(model)) { QR_LAY(&recurrent, b->whole_row, t * s->widest_attended, sizeof(float)); }
     if (s->recurrent.by_key_head) { QR_LAY(&recurrent, b->by_head, t * s->recurrent.columns, sizeof(float)); }
+    QR_LAY(&recurrent, b->delta_latent, t * QR_DELTA_LATENTS * s->recurrent.gate_rank, sizeof(float));
+    QR_LAY(&recurrent, b->z_latent, t * s->recurrent.gate_rank, act);
+    QR_LAY(&recurrent, b->a_latent, t * s->recurrent.gate_rank, act);
     QR_LAY(&recurrent, b->conved, t * s->recurrent.channels, sizeof(float));
     QR_LAY(&recurrent, b->recalled, t * s->recurrent.values, sizeof(float));
     QR_LAY(&layout, b->mlp, t * qr_max(qr_model_mlp_columns(model), 2 * s->layer_input), sizeof(float));
@@ -269,6 +272,9 @@ static void set_pass(qr_forward *f) {
                                           .beside_qkv = b->qkv,
                                           .beside_attended = b->attended,
                                           .by_head = b->by_head,
+                                          .delta_latent = b->delta_latent,
+                                          .z_latent = b->z_latent,
+                                          .a_latent = b->a_latent,
                                           .conved = b->conved,
                                           .recalled = b->recalled,
                                           .recalled_normed = b->recalled,

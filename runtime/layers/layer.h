@@ -57,6 +57,8 @@ typedef struct qr_layer_buffers {
                       * of a pass that keeps latents */
     float *by_head;  /* [T, columns]: what the projections make; models with shape.recurrent.by_key_head, or whose
                       * family has qkv_by_head: [T, H, 3, HD] */
+    float *delta_latent;       /* [T, 2, gate_rank]: what z and a are made of; of the delta rule, as the next */
+    void *z_latent, *a_latent; /* [T, gate_rank] act: the same; where the layer has such */
     float *conved;   /* [T, channels]: out of the delta rule's convolution, or into one between gates; layers with a
                       * state only, as the next */
     float *recalled; /* [T, values]: out of the recurrence, or the convolution between gates */

@@ -1,6 +1,7 @@
 #include "runtime/layers/layer_delta.h"
 
 #include "base/sizes.h"
+#include "runtime/layers/layer_adapters.h"
 #include "runtime/layers/layer_recurrent.h"
 
 /* ---- Ops --------------------------------------------------------------------------------------------------------- */
@@ -35,6 +36,7 @@ qr_gated_delta_args qr_layer_delta_recall_args(const qr_layer_pass *pass, const 
                                  .key_dim = (int32_t)d->key_dim,
                                  .value_dim = (int32_t)d->value_dim,
                                  .doubles_beta = d->doubles_beta,
+                                 .decays_channels = d->decays_channels,
                                  .sequences = qr_layer_recurrence(pass, layer, qr_conv_state_floats(d))};
 }
 
@@ -52,6 +54,35 @@ qrun_status qr_layer_delta_norm(const qr_layer_pass *pass, const qr_layer *layer
                                    .dst_stride = d->values,
                                    .eps = d->norm_eps};
     return qr_layer_op_rms_norm(pass, &args, err);
+}
+
+/* ---- Latents ----------------------------------------------------------------------------------------------------- */
+
+qrun_status qr_layer_delta_latents(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_recurrent_shape *d = &pass->model->shape.recurrent;
+    const qr_layer_buffers *b = &pass->buffers;
+    const int64_t columns = qr_delta_latent_columns(d);
+    void *const latents[QR_DELTA_LATENTS] = {b->z_latent, b->a_latent};
+    for (int i = 0; i < QR_DELTA_LATENTS; i++) {
+        QR_RETURN_IF_ERROR(
+            qr_layer_linear(pass, &layer->delta_down[i], b->attn_normed, b->delta_latent, columns, false, err));
+    }
+    for (int i = 0; i < QR_DELTA_LATENTS; i++) {
+        const qr_activation_args round = {.fn = QR_ACT_NONE,
+                                          .x = b->delta_latent + i * d->gate_rank,
+                                          .dst = latents[i],
+                                          .dst_dtype = pass->model->act_dtype,
+                                          .n_rows = pass->n_tokens,
+                                          .dim = d->gate_rank,
+                                          .x_stride = columns};
+        QR_RETURN_IF_ERROR(qr_layer_op_activation(pass, &round, err));
+    }
+    for (int i = 0; i < QR_MAX_ATTN_IN; i++) {
+        const int of = qr_delta_latent_of(d, i);
+        if (of < 0) { continue; }
+        QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->attn_in[i], latents[of], b->qkv, d->columns, false, err));
+    }
+    return QRUN_OK;
 }
 
 /* ---- Columns by key head ----------------------------------------------------------------------------------------- */
@@ -112,7 +143,7 @@ qrun_status qr_layer_delta_recall(const qr_layer_pass *pass, const qr_layer *lay
 qrun_status qr_layer_delta_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_recurrent_shape *d = &pass->model->shape.recurrent;
     const qr_layer_buffers *b = &pass->buffers;
-    const qr_gate_args gate = {.fn = QR_ACT_SILU,
+    const qr_gate_args gate = {.fn = qr_delta_gate_fn(d),
                                .g = b->qkv + d->channels,
                                .u = b->recalled_normed,
                                .dst = b->attended,

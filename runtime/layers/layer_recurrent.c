@@ -35,8 +35,10 @@ qrun_status qr_layer_recurrent_project(const qr_layer_pass *pass, const qr_layer
     const qr_layer_buffers *b = &pass->buffers;
     float *dst = shape->by_key_head ? b->by_head : b->qkv;
     for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
+        if (qr_delta_latent_of(shape, i) >= 0) { continue; }
         QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, dst, shape->columns, false, err));
     }
+    if (shape->gate_rank > 0) { return qr_layer_delta_latents(pass, layer, err); }
     if (shape->is_scaled) { return qr_layer_space_scale(pass, b->qkv, err); }
     return shape->by_key_head ? qr_layer_delta_reorder(pass, b->by_head, b->qkv, false, err) : QRUN_OK;
 }

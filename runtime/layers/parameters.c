@@ -254,12 +254,15 @@ bool qr_parameter_is_transposed(const qrun_model *model, const qr_parameter *par
     return parameter->kind == QR_PARAMETER_MATRIX && qr_model_is_transposed(model, parameter->role);
 }
 
-int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *parameter, int64_t dims[3]) {
+int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *parameter, int64_t dims[QR_MAX_DIMS]) {
     const bool transposed = qr_parameter_is_transposed(model, parameter);
     dims[0] = transposed ? parameter->cols : parameter->rows;
     dims[1] = transposed ? parameter->rows : parameter->cols;
     if (parameter->kind == QR_PARAMETER_MATRIX) { return 2; }
     if (parameter->role == QR_ROLE_CONV) { return qr_model_conv_dims(model, dims); }
+    if (parameter->role == QR_ROLE_RECURRENT_A_LOG && model->family->a_log_is_wide) {
+        return qr_wide_a_log_dims(parameter->cols, dims);
+    }
     if (qr_role_is_expert_bias(parameter->role)) {
         dims[0] = model->shape.n_experts;
         dims[1] = parameter->cols / dims[0];

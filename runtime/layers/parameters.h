@@ -180,7 +180,7 @@ int64_t qr_parameters_count(const qr_parameters *parameters);    /* elements of 
 bool qr_parameter_is_transposed(const qrun_model *model, const qr_parameter *parameter);
 
 /* The shape in files; returns the number of dimensions. */
-int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *parameter, int64_t dims[3]);
+int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *parameter, int64_t dims[QR_MAX_DIMS]);
 
 /* Copies elements [first, first + n) in the order of the file to host memory. A transposed matrix is copied whole for
  * that, whatever n is. */

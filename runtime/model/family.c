@@ -129,6 +129,36 @@
 #define OLD_IMAGE_PREFIX "language_model."
 #define IMAGE_PREFIXES OLD_IMAGE_PREFIX, "model.language_"
 
+#define KIMI_LINEAR                                                \
+    .name = "kimi-linear", .a_log_is_wide = true, STACKED_EXPERTS, \
+    .conv_parts = {LAYER "self_attn.q_conv1d", LAYER "self_attn.k_conv1d", LAYER "self_attn.v_conv1d"}
+/* In memory, and in files. */
+#define KIMI_RENAMED                                                                                                \
+    {"self_attn.forget_gate.f_a_proj", "self_attn.f_a_proj"},                                                       \
+        {"self_attn.forget_gate.f_b_proj", "self_attn.f_b_proj"},                                                   \
+        {"self_attn.forget_gate.dt_bias", "self_attn.dt_bias"}, {"self_attn.forget_gate.A_log", "self_attn.A_log"}, \
+        {"mlp.gate", "block_sparse_moe.gate"},                                                                      \
+        {"mlp.gate.e_score_correction_bias", "block_sparse_moe.gate.e_score_correction_bias"},                      \
+        {"mlp.shared_experts.gate_proj", "block_sparse_moe.shared_experts.gate_proj"},                              \
+        {"mlp.shared_experts.up_proj", "block_sparse_moe.shared_experts.up_proj"}, {                                \
+        "mlp.shared_experts.down_proj", "block_sparse_moe.shared_experts.down_proj"                                 \
+    }
+#define KIMI_MODULES                                                                                              \
+    LLAMA_FRAME, LATENT_ATTENTION, SPLIT_GATE_UP, PRE_NORMS, WHOLE_SHARED_EXPERT,                                 \
+        [QR_ROLE_RECURRENT_NORM] = LAYER "self_attn.o_norm", [QR_ROLE_CONV] = LAYER "self_attn.conv1d",           \
+        [QR_ROLE_RECURRENT_A_LOG] = LAYER "self_attn.forget_gate.A_log",                                          \
+        [QR_ROLE_RECURRENT_DT_BIAS] = LAYER "self_attn.forget_gate.dt_bias",                                      \
+        [QR_ROLE_DELTA_Q] = LAYER "self_attn.q_proj", [QR_ROLE_DELTA_K] = LAYER "self_attn.k_proj",               \
+        [QR_ROLE_DELTA_V] = LAYER "self_attn.v_proj", [QR_ROLE_DELTA_Z] = LAYER "self_attn.g_b_proj",             \
+        [QR_ROLE_DELTA_B] = LAYER "self_attn.b_proj", [QR_ROLE_DELTA_A] = LAYER "self_attn.forget_gate.f_b_proj", \
+        [QR_ROLE_DELTA_Z_DOWN] = LAYER "self_attn.g_a_proj",                                                      \
+        [QR_ROLE_DELTA_A_DOWN] = LAYER "self_attn.forget_gate.f_a_proj",                                          \
+        [QR_ROLE_RECURRENT_OUT] = LAYER "self_attn.o_proj", [QR_ROLE_ROUTER] = LAYER "mlp.gate",                  \
+        [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias",                                         \
+        [QR_ROLE_EXPERT_GATE] = LAYER "block_sparse_moe.experts.%d.w1",                                           \
+        [QR_ROLE_EXPERT_UP] = LAYER "block_sparse_moe.experts.%d.w3",                                             \
+        [QR_ROLE_EXPERT_OUT] = LAYER "block_sparse_moe.experts.%d.w2"
+
 static const qr_family families[] = {
     {.family = QR_FAMILY_LLAMA, .name = "llama", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
     {.family = QR_FAMILY_MISTRAL,
@@ -198,6 +228,16 @@ static const qr_family families[] = {
                  [QR_ROLE_MLP_NORM] = LAYER "feedforward_layer_norm",
                  [QR_ROLE_POST_ATTN_NORM] = LAYER "feedforward_layer_norm",
                  [QR_ROLE_POST_MLP_NORM] = LAYER "post_feedforward_layernorm"}},
+    /* In files experts have Mixtral's names. */
+    {.family = QR_FAMILY_KIMI_LINEAR, KIMI_LINEAR, .renamed = {KIMI_RENAMED}, .modules = {KIMI_MODULES}},
+    /* As transformers writes it: dense layers have those names too. */
+    {.family = QR_FAMILY_KIMI_LINEAR,
+     KIMI_LINEAR,
+     .renamed = {KIMI_RENAMED,
+                 {"mlp.gate_proj", "block_sparse_moe.gate_proj"},
+                 {"mlp.up_proj", "block_sparse_moe.up_proj"},
+                 {"mlp.down_proj", "block_sparse_moe.down_proj"}},
+     .modules = {KIMI_MODULES}},
     {.family = QR_FAMILY_QWEN2_MOE,
      .name = "qwen2-moe",
      STACKED_EXPERTS,
@@ -663,7 +703,7 @@ const char *qr_family_prefix(const qr_family *family, size_t i) {
 
 /* What attention alone has, and layers with a state alone. */
 static bool is_of_attention(qr_tensor_role role) {
-    return role == QR_ROLE_Q_NORM || role == QR_ROLE_K_NORM || role == QR_ROLE_SINKS ||
+    return (role >= QR_ROLE_Q_NORM && role <= QR_ROLE_KV_DOWN_NORM) || role == QR_ROLE_SINKS ||
            (role >= QR_ROLE_Q && role <= QR_ROLE_ATTN_OUT);
 }
 /* Of the layers' inputs, which a model of the family need not have. */
@@ -743,6 +783,8 @@ bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {
         case QR_ROLE_DELTA_A:
         case QR_ROLE_DELTA_QKVZ:
         case QR_ROLE_DELTA_BA:
+        case QR_ROLE_DELTA_Z_DOWN:
+        case QR_ROLE_DELTA_A_DOWN:
         case QR_ROLE_CONV_IN:
         case QR_ROLE_SPACE_IN:
         case QR_ROLE_RECURRENT_OUT:

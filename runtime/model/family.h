@@ -65,6 +65,8 @@ typedef enum qr_tensor_role {
     QR_ROLE_DELTA_A,
     QR_ROLE_DELTA_QKVZ, /* or all of them in two, head by head */
     QR_ROLE_DELTA_BA,
+    QR_ROLE_DELTA_Z_DOWN, /* what z and a are made of, where that is not the layer's input */
+    QR_ROLE_DELTA_A_DOWN,
     QR_ROLE_CONV_IN,       /* a convolution between two gates, in place of attention */
     QR_ROLE_SPACE_IN,      /* a state space, in place of attention: its gate, x, B, C and steps in one */
     QR_ROLE_RECURRENT_OUT, /* of any of these */
@@ -156,12 +158,13 @@ typedef struct qr_family {
      * of adapters. */
     struct {
         const char *in_memory, *in_files;
-    } renamed[5];
+    } renamed[12];
     bool writes_stacks;      /* how published folders have experts, for one that is made from no other */
     const char *prefixes[4]; /* NULL-terminated; besides "" (qr_family_prefix) */
     bool has_frame;          /* adapters have prefixes[0] before all names, whatever the checkpoint has */
     /* What files may have in place of QR_ROLE_CONV, one after the other: its channels of q, k and v; NULL: nothing. */
     const char *conv_parts[QR_CONV_PARTS];
+    bool a_log_is_wide;        /* [1, 1, n_value_heads, 1] in files */
     bool norms_by_kind;        /* layers that attend have norms after their blocks alone, those with a state before */
     bool norms_experts_alone;  /* QR_ROLE_POST_MLP_NORM is of layers with experts; files have it of all */
     bool choice_bias_may_lack; /* files may be without QR_ROLE_CHOICE_BIAS: it is 0 then */

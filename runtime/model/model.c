@@ -43,6 +43,8 @@ qr_recurrent_shape qr_recurrent_shape_of(const qr_model_config *config) {
                                 .value_dim = c->value_dim,
                                 .norm_eps = (float)(c->norm_eps > 0 ? c->norm_eps : config->norm_eps),
                                 .doubles_beta = c->doubles_beta,
+                                .decays_channels = c->decays_channels,
+                                .gate_rank = c->gate_rank,
                                 .has_norm = !c->without_norm};
     for (size_t i = 0; i < QR_SPACE_PARTS; i++) {
         shape.scales[i] = (float)c->multipliers[i];
@@ -52,7 +54,8 @@ qr_recurrent_shape qr_recurrent_shape_of(const qr_model_config *config) {
         shape.channels = shape.values = config->hidden_size;
         shape.columns = 3 * config->hidden_size;
     } else {
-        const int64_t n_gates = c->kind == QR_RECURRENT_DELTA ? 2 : 1; /* of each head: b and a, or its step */
+        const int64_t n_decays = c->decays_channels ? c->key_dim : 1;
+        const int64_t n_gates = c->kind == QR_RECURRENT_DELTA ? 1 + n_decays : 1; /* of a head: b and a, or its step */
         shape.values = c->n_value_heads * c->value_dim;
         shape.channels = 2 * c->n_key_heads * c->key_dim + shape.values;
         shape.columns = shape.channels + shape.values + n_gates * c->n_value_heads;
@@ -143,10 +146,12 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
     const qr_recurrent_shape recurrent = qr_recurrent_shape_of(&model->config);
     const int64_t channels = recurrent.channels, values = recurrent.values, value_heads = recurrent.n_value_heads;
     const qr_latent_config *latent = &s->latent;
+    const bool reads_gate_latent = recurrent.gate_rank > 0 && (role == QR_ROLE_DELTA_Z || role == QR_ROLE_DELTA_A);
     *cols = role == QR_ROLE_ATTN_OUT        ? qr_attended_columns(s, layer) * n_ranks
             : role == QR_ROLE_Q_UP          ? latent->query_rank
             : role == QR_ROLE_KV_UP         ? latent->kv_rank
             : role == QR_ROLE_RECURRENT_OUT ? values
+            : reads_gate_latent             ? recurrent.gate_rank
             : role == QR_ROLE_INPUT_OUT     ? s->layer_input
             : role == QR_ROLE_MLP_OUT       ? layer->mlp
             : role == QR_ROLE_SHARED_OUT    ? s->shared_mlp
@@ -163,8 +168,10 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
         case QR_ROLE_DELTA_QKV: *rows = channels; break;
         case QR_ROLE_DELTA_V:
         case QR_ROLE_DELTA_Z: *rows = values; break;
-        case QR_ROLE_DELTA_B:
-        case QR_ROLE_DELTA_A: *rows = value_heads; break;
+        case QR_ROLE_DELTA_B: *rows = value_heads; break;
+        case QR_ROLE_DELTA_A: *rows = value_heads * qr_recurrent_decays(&recurrent); break;
+        case QR_ROLE_DELTA_Z_DOWN:
+        case QR_ROLE_DELTA_A_DOWN: *rows = recurrent.gate_rank; break;
         case QR_ROLE_DELTA_QKVZ: *rows = channels + values; break;
         case QR_ROLE_DELTA_BA: *rows = 2 * value_heads; break;
         case QR_ROLE_CONV_IN:
@@ -205,6 +212,8 @@ qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, voi
                                       : role == QR_ROLE_KV_DOWN       ? &layer->latent.kv_down
                                       : role == QR_ROLE_KV_UP         ? &layer->latent.kv_up
                                       : role == QR_ROLE_ATTN_GATE     ? &layer->attn_gate
+                                      : role == QR_ROLE_DELTA_Z_DOWN  ? &layer->delta_down[0]
+                                      : role == QR_ROLE_DELTA_A_DOWN  ? &layer->delta_down[1]
                                       : role == QR_ROLE_INPUTS        ? &model->inputs.linear
                                       : role == QR_ROLE_INPUT_GATE    ? &layer->input_gate
                                       : role == QR_ROLE_INPUT_OUT     ? &layer->input_out
@@ -361,7 +370,8 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
     linear->has_bias = qr_family_has_bias(&model->config, role);
     const bool has_siblings = role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_UP ||
                               role == QR_ROLE_SHARED_UP || role == QR_ROLE_DELTA_BA || role == QR_ROLE_DELTA_K ||
-                              role == QR_ROLE_DELTA_V || (role > QR_ROLE_DELTA_QKV && role <= QR_ROLE_DELTA_A);
+                              role == QR_ROLE_DELTA_V || role == QR_ROLE_DELTA_A_DOWN ||
+                              (role > QR_ROLE_DELTA_QKV && role <= QR_ROLE_DELTA_A);
     const bool is_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_RECURRENT_OUT || role == QR_ROLE_MLP_OUT ||
                         role == QR_ROLE_SHARED_OUT;
     linear->out_offset = has_siblings ? state->out_offset : is_out ? linear->share.ranges[0].first : 0;
@@ -404,9 +414,8 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     }
     if (role == QR_ROLE_CONV_BIAS) { return recurrent.channels; }
     if (role == QR_ROLE_CONV) { return recurrent.channels * recurrent.kernel; }
-    if (role == QR_ROLE_RECURRENT_A_LOG || role == QR_ROLE_RECURRENT_DT_BIAS || role == QR_ROLE_SKIP) {
-        return recurrent.n_value_heads;
-    }
+    if (role == QR_ROLE_RECURRENT_DT_BIAS) { return recurrent.n_value_heads * qr_recurrent_decays(&recurrent); }
+    if (role == QR_ROLE_RECURRENT_A_LOG || role == QR_ROLE_SKIP) { return recurrent.n_value_heads; }
     if (role == QR_ROLE_SINKS) { return s->n_heads * n_ranks; }
     if (role == QR_ROLE_EXPERT_SCALE || role == QR_ROLE_CHOICE_BIAS) { return s->n_experts; }
     if (role == QR_ROLE_EXPERT_OUT_BIAS) { return s->hidden; }

@@ -46,7 +46,7 @@ typedef struct qr_norm {
     qr_row_share share;  /* of a vector that is split among ranks; dim is then this rank's */
 } qr_norm;
 
-enum { QR_MAX_ATTN_IN = 6, QR_MAX_MLP_IN = 2, QR_XIELU_NUMBERS = 4 };
+enum { QR_MAX_ATTN_IN = 6, QR_MAX_MLP_IN = 2, QR_XIELU_NUMBERS = 4, QR_DELTA_LATENTS = 2 };
 
 /* What a layer with a state has besides its matrices. Vectors, as norms are. */
 typedef struct qr_recurrent_vectors {
@@ -90,16 +90,17 @@ typedef struct qr_layer {
                                               * [H, 2·HD] rows, has columns of its own. Of a layer with a
                                               * state: qr_recurrent_shape.columns */
     qr_latent_layers latent;
-    qr_linear_layer attn_gate; /* [H·HD, D] or [H, D]: gates of attention's output; rows 0: none */
-    qr_linear_layer attn_out;  /* [D, H·HD], with shorter values [D, H·value_dim], or of a layer with a state
-                                * [D, values] */
-    bool mixes, has_mlp;       /* has what is above and below, or only one of both */
-    bool is_parallel;          /* its MLP reads the x that attention reads, and x grows by both; without an mlp_norm it
-                                * reads attn_norm of x too */
-    bool is_recurrent;         /* carries a state along (layer_recurrent.h), and does not attend */
-    struct qr_layer *beside; /* what carries a state along beside this layer's attention: both read attn_norm of x, and
-                              * x grows by both. Of it alone: attn_in, attn_out, out_scale, recurrent and state_index.
-                              * NULL: there is none */
+    qr_linear_layer delta_down[QR_DELTA_LATENTS]; /* [gate_rank, D]: what z and a are made of (layer_delta.h) */
+    qr_linear_layer attn_gate;                    /* [H·HD, D] or [H, D]: gates of attention's output; rows 0: none */
+    qr_linear_layer attn_out; /* [D, H·HD], with shorter values [D, H·value_dim], or of a layer with a state
+                               * [D, values] */
+    bool mixes, has_mlp;      /* has what is above and below, or only one of both */
+    bool is_parallel;         /* its MLP reads the x that attention reads, and x grows by both; without an mlp_norm it
+                               * reads attn_norm of x too */
+    bool is_recurrent;        /* carries a state along (layer_recurrent.h), and does not attend */
+    struct qr_layer *beside;  /* what carries a state along beside this layer's attention: both read attn_norm of x, and
+                               * x grows by both. Of it alone: attn_in, attn_out, out_scale, recurrent and state_index.
+                               * NULL: there is none */
     float out_scale, mlp_scale; /* of what attention or what is in its place adds to x, and the MLP */
     qr_recurrent_vectors recurrent;
     qr_norm xielu[QR_XIELU_NUMBERS]; /* [1]: alpha_p, alpha_n, beta, eps of its MLP's activation; as the next, vectors
@@ -165,13 +166,20 @@ typedef struct qr_recurrent_shape {
                        * convolution: its gates B and C and its x, as many of each; of a state space: its gate, channels
                        * and steps */
     int64_t n_key_heads, n_value_heads, key_dim, value_dim; /* as qr_recurrent_config; by_key_head: of the delta rule */
-    bool by_key_head;  /* the projections make them for one key head, and its value heads, after the other */
-    bool doubles_beta; /* of the delta rule: qr_gated_delta_args */
+    bool by_key_head; /* the projections make them for one key head, and its value heads, after the other */
+    bool doubles_beta, decays_channels; /* of the delta rule: qr_gated_delta_args */
+    int64_t gate_rank; /* of the delta rule: columns of what z and a are made of; 0: of the layer's input. Then z's
+                        * gates are sigmoids */
     float norm_eps;    /* of the norm that it has */
     bool has_norm;     /* of a state space: what it gives is normed after its gate */
     bool is_scaled;    /* of a state space: its gate, x, B, C and steps have factors */
     float scales[QR_SPACE_PARTS];
 } qr_recurrent_shape;
+
+/* Decays of a value head of the delta rule. */
+static inline int64_t qr_recurrent_decays(const qr_recurrent_shape *shape) {
+    return shape->decays_channels ? shape->key_dim : 1;
+}
 
 /* Of config.json, without a split; all 0 where no layer has a state. */
 qr_recurrent_shape qr_recurrent_shape_of(const qr_model_config *config);

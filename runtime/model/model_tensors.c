@@ -16,16 +16,29 @@ static void tensor_name(const qrun_model *model, const char *prefix, qr_tensor_r
     if (length >= QR_STORED_NAME_BYTES) { name[0] = '\0'; }
 }
 
+/* Whether files call the module the same. */
+static bool has_same_name(const qr_family *family, const qr_family *renamed, qr_tensor_role role) {
+    const qr_family *const both[] = {family, renamed};
+    char names[2][QR_STORED_NAME_BYTES];
+    if (family->modules[role] == NULL) { return false; }
+    for (int i = 0; i < 2; i++) {
+        qr_family_module_name(both[i], "", role, 0, names[i], sizeof names[i]);
+        qr_family_name_in_files(both[i], names[i], sizeof names[i]);
+    }
+    return strcmp(names[0], names[1]) == 0;
+}
+
 /* Whether a tensor has a name of the other ones alone. */
 static bool has_other_names(const qrun_model *model, const qr_safetensors *source, const qr_family *renamed) {
     for (qr_tensor_role role = 0; role < QR_ROLE_COUNT; role++) {
-        const char *other = renamed->modules[role], *usual = model->family->modules[role];
+        const char *other = renamed->modules[role];
         const bool is_in_layers = other != NULL && strstr(other, "%d") != NULL && !qr_role_is_expert(role);
-        if (!is_in_layers || (usual != NULL && strcmp(other, usual) == 0)) { continue; }
+        if (!is_in_layers || has_same_name(model->family, renamed, role)) { continue; }
         for (int64_t l = 0; l < model->shape.n_layers; l++) {
             char name[QR_STORED_NAME_BYTES], module[QR_STORED_NAME_BYTES];
             if (!qr_family_layer_has(renamed, &model->config, l, role)) { continue; }
             qr_family_module_name(renamed, model->prefix, role, l, module, sizeof module);
+            qr_family_name_in_files(renamed, module, sizeof module);
             const int n = snprintf(name, sizeof name, "%s.weight", module);
             if (n < QR_STORED_NAME_BYTES && qr_safetensors_find(source, name) != NULL) { return true; }
         }
@@ -193,6 +206,11 @@ qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors 
     if (role == QR_ROLE_CONV) {
         int64_t dims[3];
         const int n_dims = qr_model_conv_dims(model, dims);
+        return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, n_dims, dims, tensor, err);
+    }
+    if (role == QR_ROLE_RECURRENT_A_LOG && model->family->a_log_is_wide) {
+        int64_t dims[QR_MAX_DIMS];
+        const int n_dims = qr_wide_a_log_dims(n, dims);
         return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, n_dims, dims, tensor, err);
     }
     if (qr_role_is_expert_bias(role)) {

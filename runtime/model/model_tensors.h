@@ -48,8 +48,13 @@ qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *
 qrun_status qr_module_find_stored(const qrun_model *model, const qr_safetensors *source, const qr_module *module,
                                   qr_stored_weight *stored, qr_error *err);
 
-/* The shape of a convolution in files, as torch has one of every channel for itself; returns the number of dimensions.
- */
+/* Shapes in files; they return the number of dimensions. Of logarithms of decay rates (a_log_is_wide); and of a
+ * convolution, as torch has one of every channel for itself. */
+static inline int qr_wide_a_log_dims(int64_t n, int64_t dims[QR_MAX_DIMS]) {
+    dims[0] = dims[1] = dims[3] = 1;
+    dims[2] = n;
+    return 4;
+}
 static inline int qr_model_conv_dims(const qrun_model *model, int64_t dims[3]) {
     const qr_recurrent_shape all = qr_recurrent_shape_of(&model->config);
     dims[0] = all.channels;

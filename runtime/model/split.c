@@ -262,6 +262,8 @@ static split_kind kind_of(const qrun_model *model, qr_tensor_role role) {
         case QR_ROLE_CONV:
         case QR_ROLE_CONV_BIAS: return CONV;
         case QR_ROLE_Q_DOWN: /* of latents, which every rank needs whole, as the next */
+        case QR_ROLE_DELTA_Z_DOWN:
+        case QR_ROLE_DELTA_A_DOWN:
         case QR_ROLE_KV_DOWN:
         case QR_ROLE_INPUTS: /* small: split, they would cost two more exchanges a layer */
         case QR_ROLE_INPUT_GATE:

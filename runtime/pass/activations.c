@@ -138,6 +138,8 @@ static void lay_attention(qr_layout *layout, const qrun_model *model, layer_kind
     if (kinds.recurrent) {
         QR_LAY(&recurrent, layer->buffers.conved, t * s->recurrent.channels, sizeof(float));
         QR_LAY(&recurrent, layer->buffers.recalled, t * values, sizeof(float));
+        QR_LAY(&recurrent, layer->buffers.z_latent, t * s->recurrent.gate_rank, act);
+        QR_LAY(&recurrent, layer->buffers.a_latent, t * s->recurrent.gate_rank, act);
     }
     layout->offset = recurrent.offset > layout->offset ? recurrent.offset : layout->offset;
     if (qr_model_has_post_norm(model, QR_ROLE_POST_ATTN_NORM)) {

@@ -9,7 +9,7 @@ qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *lay
     const qr_recurrent_shape *d = &pass->model->shape.recurrent;
     const qr_layer_pass blocks = qr_pass_layer(pass);
     float *normed = pass->b.gate_work;
-    const qr_gate_backward_args gate = {.fn = QR_ACT_SILU,
+    const qr_gate_backward_args gate = {.fn = qr_delta_gate_fn(d),
                                         .g = blocks.buffers.qkv + d->channels,
                                         .u = normed,
                                         .dy = pass->b.dattended,
@@ -37,6 +37,19 @@ qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *lay
     QR_RETURN_IF_ERROR(qr_layer_delta_norm(&blocks, layer, normed, err));
     QR_RETURN_IF_ERROR(qr_gate_backward(pass->backend, &gate, pass->workspace, err));
     return qr_rms_norm_backward(pass->backend, &norm, pass->workspace, err);
+}
+
+/* Matrix i of attn_in, which reads a latent: to that, and on to dnormed, which grows. */
+qrun_status qr_pass_delta_latent_backward(qr_train_pass *pass, const qr_layer *layer, int i, const float *dout,
+                                          qr_error *err) {
+    const qr_recurrent_shape *d = &pass->model->shape.recurrent;
+    const qr_layer_buffers *kept = &pass->current->buffers;
+    const int of = qr_delta_latent_of(d, i);
+    float *dlatent = pass->b.delta_latent;
+    QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->attn_in[i], of == 0 ? kept->z_latent : kept->a_latent,
+                                               dout + layer->attn_in[i].out_offset, d->columns, dlatent, false, err));
+    return qr_pass_linear_backward(pass, &layer->delta_down[of], kept->attn_normed, dlatent, d->gate_rank,
+                                   pass->b.dnormed, true, err);
 }
 
 /* From dattended through the recurrence and the convolution to the other columns of dqkv. */

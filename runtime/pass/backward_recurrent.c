@@ -33,6 +33,10 @@ qrun_status qr_pass_recurrent_project_backward(qr_train_pass *pass, const qr_lay
     }
     for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
         const qr_linear_layer *linear = &layer->attn_in[i];
+        if (qr_delta_latent_of(d, i) >= 0) {
+            QR_RETURN_IF_ERROR(qr_pass_delta_latent_backward(pass, layer, i, dout, err));
+            continue;
+        }
         QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, linear, pass->current->buffers.attn_normed,
                                                    dout + linear->out_offset, d->columns, pass->b.dnormed,
                                                    accumulate || i > 0, err));

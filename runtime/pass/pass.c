@@ -74,6 +74,7 @@ qr_layer_pass qr_pass_layer(qr_train_pass *pass) {
     buffers.dora = b->dora;
     buffers.recalled_normed = b->gate_work;
     buffers.by_head = b->by_head;
+    buffers.delta_latent = b->delta_latent;
     buffers.kv_up = buffers.values = b->kv_up;
     const qr_lora_layers *lora = &pass->parameters->lora;
     return (qr_layer_pass){

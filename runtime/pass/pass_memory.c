@@ -138,6 +138,7 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     QR_LAY(&recurrent, b->dconved, t * s->recurrent.channels, f32);
     QR_LAY(&recurrent, b->gate_work, gate_work_parts(&s->recurrent) * rows * s->recurrent.values, f32);
     if (s->recurrent.by_key_head) { QR_LAY(&recurrent, b->by_head, rows * s->recurrent.columns, f32); }
+    QR_LAY(&recurrent, b->delta_latent, rows * QR_DELTA_LATENTS * s->recurrent.gate_rank, f32);
     QR_LAY(&mlp, b->dgated, rows * mlp_elements(model), f32);
     if (qr_model_has_experts(model)) { QR_LAY(&mlp, b->dshare, rows * s->experts_per_token, f32); }
     layout.offset = widest(widest(layout.offset, loss.offset), widest(recurrent.offset, mlp.offset));

@@ -10,26 +10,27 @@
 /* Device buffers other than the kept activations; R rows go through the output head at once, and N rows through all of
  * a layer but attention: T without tiles. d… is the gradient with respect to …, F32. */
 typedef struct qr_pass_buffers {
-    float *x, *dx;      /* [T, D] residual stream */
-    float *dbranch;     /* [N, D] into a block's output, after its post-norm */
-    float *dnormed;     /* [N, D] of a block's normed input */
-    float *dattended;   /* [T, H · HD], or [T, values] */
-    float *dqkv;        /* [T, (H + 2 KV) · HD], or [T, qr_recurrent_shape.columns] */
-    float *dqkv_beside; /* [T, qr_recurrent_shape.columns]: of what is beside attention */
-    float *dq_gate;     /* [T, H, 2, HD] or [T, H, HD], with gated attention */
-    float *dconved;     /* [T, channels]; layers with a state only, as the next */
-    float *gate_work;   /* of layers with a state: [N, values] what the last gate reads, then its gradient; of a state
-                         * space [2, N, values], what it gives and the gradient of that */
-    float *by_head;     /* [N, columns]: of qr_layer_buffers, and its gradient */
-    float *kv_up;       /* [N, H, plain_dim + value_dim] of qr_layer_buffers, and its gradient; models with latent
-                         * attention only, as the next. Of others with short values [N, H · value_dim]: what is in
-                         * buffers.values, and gradients of heads without what is behind them */
-    float *dlatent;     /* [N, …]: parts that backward_latent.c names */
-    float *dgated;      /* [N, M], or [S, M] of experts, S = N · top_k; where dattended and dqkv are, or
-                         * with tiles dqkv alone, while attention has its turn */
-    float *dshare;      /* [S] of slots of experts */
-    void *dy;           /* [N, widest output], or [S, M], act: a gradient on its way into a product
-                         * with weights */
+    float *x, *dx;       /* [T, D] residual stream */
+    float *dbranch;      /* [N, D] into a block's output, after its post-norm */
+    float *dnormed;      /* [N, D] of a block's normed input */
+    float *dattended;    /* [T, H · HD], or [T, values] */
+    float *dqkv;         /* [T, (H + 2 KV) · HD], or [T, qr_recurrent_shape.columns] */
+    float *dqkv_beside;  /* [T, qr_recurrent_shape.columns]: of what is beside attention */
+    float *dq_gate;      /* [T, H, 2, HD] or [T, H, HD], with gated attention */
+    float *dconved;      /* [T, channels]; layers with a state only, as the next */
+    float *gate_work;    /* of layers with a state: [N, values] what the last gate reads, then its gradient; of a state
+                          * space [2, N, values], what it gives and the gradient of that */
+    float *by_head;      /* [N, columns]: of qr_layer_buffers, and its gradient */
+    float *delta_latent; /* [N, 2, gate_rank]: of qr_layer_buffers; the gradient of one of them */
+    float *kv_up;        /* [N, H, plain_dim + value_dim] of qr_layer_buffers, and its gradient; models with latent
+                          * attention only, as the next. Of others with short values [N, H · value_dim]: what is in
+                          * buffers.values, and gradients of heads without what is behind them */
+    float *dlatent;      /* [N, …]: parts that backward_latent.c names */
+    float *dgated;       /* [N, M], or [S, M] of experts, S = N · top_k; where dattended and dqkv are, or
+                          * with tiles dqkv alone, while attention has its turn */
+    float *dshare;       /* [S] of slots of experts */
+    void *dy;            /* [N, widest output], or [S, M], act: a gradient on its way into a product
+                          * with weights */
     float *cos_table[2], *sin_table[2]; /* [T, half] */
     float *selected;                    /* [R, D] rows whose next token is a target */
     void *selected_normed;              /* [R, D] act */
@@ -195,6 +196,8 @@ qrun_status qr_pass_latent_heads_backward(qr_train_pass *pass, const qr_layer *l
 int64_t qr_pass_latent_work_columns(const qr_model_shape *shape); /* of b.dlatent */
 /* The same of each kind (backward_delta.c, backward_conv.c, backward_space.c). */
 qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_delta_latent_backward(qr_train_pass *pass, const qr_layer *layer, int i, const float *dout,
+                                          qr_error *err);
 qrun_status qr_pass_delta_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_conv_gate_backward(qr_train_pass *pass, qr_error *err);
 qrun_status qr_pass_conv_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);

@@ -66,7 +66,11 @@ static void skip_of_layer(const qrun_model *model, const qr_layer *layer, int64_
     skip(&kept->buffers.qkv, n, qkv);
     skip_act(&kept->buffers.attended, n, attended, model->act_dtype);
     if (layer->is_recurrent || layer->beside != NULL) { skip(&kept->buffers.recalled, n, s->recurrent.values); }
-    if (layer->is_recurrent) { return; }
+    if (layer->is_recurrent) {
+        skip_act(&kept->buffers.z_latent, n, s->recurrent.gate_rank, model->act_dtype);
+        skip_act(&kept->buffers.a_latent, n, s->recurrent.gate_rank, model->act_dtype);
+        return;
+    }
     if (layer->beside != NULL) {
         skip(&b->dqkv_beside, n, s->recurrent.columns);
         skip(&kept->buffers.beside_qkv, n, s->recurrent.columns);

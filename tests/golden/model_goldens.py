@@ -148,6 +148,17 @@ def _write_as_olmo_hybrid(config, folder):
     save_file(tensors, file, metadata={"format": "pt"})
 
 
+def _write_as_kimi_linear(folder):
+    """Published dense layers have no names of experts, which transformers gives them too."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for name in list(tensors):
+        for part in ("gate_proj", "up_proj", "down_proj"):
+            if name.endswith(f".block_sparse_moe.{part}.weight"):
+                tensors[name.replace(".block_sparse_moe.", ".mlp.")] = tensors.pop(name)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
 def _write_wide_stacks(folder):
     """As published Qwen3-VL-MoE has them: [E, D, 2 M] and [E, M, D]. transformers reads both, and writes the other."""
     file = folder / "model.safetensors"
@@ -188,6 +199,8 @@ def make_folder(family, folder):
         _write_as_axk1(family, folder)
     if family.name == "olmo-hybrid":
         _write_as_olmo_hybrid(config, folder)
+    if family.name == "kimi-linear":
+        _write_as_kimi_linear(folder)
     if family.name == "qwen3-vl-moe":
         _write_wide_stacks(folder)
     return config
@@ -233,6 +246,19 @@ def _older_mimo_config(config):
         add_swa_attention_sink_bias=True, scoring_func="sigmoid", topk_method="noaux_tc")
 
 
+def _older_kimi_config(config):
+    """The keys of the published folder, which counts layers from 1."""
+    kinds, sparse = config.pop("layer_types"), config.pop("mlp_layer_types")
+    counted = {kind: [i + 1 for i, of in enumerate(kinds) if of == kind] for kind in set(kinds)}
+    return config | dict(
+        linear_attn_config=dict(
+            full_attn_layers=counted["full_attention"], kda_layers=counted["linear_attention"],
+            head_dim=config.pop("linear_head_dim"), num_heads=config.pop("linear_num_heads"),
+            short_conv_kernel_size=config.pop("linear_conv_kernel_dim")),
+        first_k_dense_replace=sparse.index("sparse"), moe_layer_freq=1, moe_router_activation_func="sigmoid",
+        mla_use_nope=True, use_grouped_topk=True, num_nextn_predict_layers=0, rope_scaling=None, rope_theta=10000.0)
+
+
 def older_config(family, folder):
     """The folder's config.json as transformers before version 5 wrote it, which is how models on the hub look."""
     config = json.loads((folder / "config.json").read_text())
@@ -251,6 +277,8 @@ def older_config(family, folder):
         return _older_lfm_config(family, config)
     if family.model_type == "mimo_v2_flash":
         return _older_mimo_config(config)
+    if family.model_type == "kimi_linear":
+        return _older_kimi_config(config)
     if family.model_type == "mellum":   # younger than transformers 5
         return config
     config.pop("layer_types", None)
