@@ -600,7 +600,7 @@ qrun_status qr_pass_attention_out_backward(qr_train_pass *pass, const qr_layer *
     const float *dbranch;
     qr_timeline_part(pass->backend, qr_layer_part(pass->model, layer));
     QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_attn_norm, b->attn_branch, layer->out_scale, &dbranch, err));
-    const bool padded = qr_model_pads_values(&pass->model->shape);
+    const bool padded = qr_model_pads_values(&pass->model->shape) && !layer->is_recurrent;
     float *dvalues = padded ? pass->b.kv_up : pass->b.dattended;
     QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->attn_out, b->attended, dbranch, pass->model->shape.hidden,
                                                dvalues, false, err));

@@ -63,6 +63,7 @@ CASES = {
     "cohere-lora": ("cohere", "training/adapters/cohere", "blocks that read one norm"),
     "starcoder2-lora": ("starcoder2", "training/adapters/starcoder2", "an MLP whose names are GPT-2's"),
     "olmo-hybrid-lora": ("olmo-hybrid", "training/adapters/olmo-hybrid", "q, k and v of the gated delta rule apart"),
+    "kimi-linear-lora": ("kimi-linear", "training/adapters/kimi-linear", "names in memory that are not the folder's"),
     "mimo-v2-flash-lora": ("mimo-v2-flash", "training/adapters/mimo-v2-flash", "values shorter than keys"),
     "sarvam-moe-lora": ("sarvam-moe", "training/adapters/sarvam-moe", "q, k and v in one tensor of the folder"),
     "gpt-neox-lora": ("gpt-neox", "training/adapters/gpt-neox", "q, k and v of one head after the other"),

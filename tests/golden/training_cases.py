@@ -56,6 +56,8 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "axk1": LATENT,
            "mimo-v2-flash": ATTENTION,
            "olmo-hybrid": LLAMA_LINEAR + ["a_proj", "b_proj", "g_proj"],
+           "kimi-linear": ["q_proj", "k_proj", "v_proj", "b_proj", "f_a_proj", "f_b_proj", "g_a_proj", "g_b_proj"]
+           + LATENT[2:],
            "kolibri1": ATTENTION,
            "nemotron": ATTENTION + ["up_proj", "down_proj"],
            **{family: ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]
@@ -131,6 +133,7 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("afmoe", "afmoe", "attention but its gates, A and B random"),
     Adapter("axk1", "axk1", "attention, A and B random"),
     Adapter("olmo-hybrid", "olmo-hybrid", "every linear layer, of attention and of the gated delta rule; A and B random"),
+    Adapter("kimi-linear", "kimi-linear", "every linear layer of attention and of Kimi delta attention; A and B random"),
     Adapter("mimo-v2-flash", "mimo-v2-flash", "attention, A and B random"),
     Adapter("kolibri1", "kolibri1", "attention, A and B random"),
     Adapter("nemotron", "nemotron", "every linear layer; A and B random"),
@@ -242,7 +245,7 @@ def trainable(model):
 # {base: what its folder calls the matrices of an expert, and its router}; else the first, and as in memory.
 _W_NAMES = ("experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
 _EXPERT_NAMES = {"": ("experts.{}.gate_proj", "experts.{}.up_proj", "experts.{}.down_proj"),
-                 "mixtral": _W_NAMES, "lfm2-moe": _W_NAMES}
+                 "mixtral": _W_NAMES, "lfm2-moe": _W_NAMES, "kimi-linear": _W_NAMES}
 
 
 def _matrices_of_stack(base, name, tensor):
@@ -265,12 +268,13 @@ def by_matrix(base, tensors):
     """The same tensors, each stack of experts as its matrices, under the names of a folder that has these."""
     result = {}
     for name, tensor in tensors.items():
-        if base == "mixtral":
+        if base == "mixtral" or (base == "kimi-linear" and ".layers.0." not in name):    # of which the first is dense
             name = name.replace(".mlp.", ".block_sparse_moe.")
         name = folder_name(name)
         if base == "olmo-hybrid" and ".layers.1." not in name:    # layers with a state
             name = (name.replace(".input_layernorm.", ".attention_layer_norm.")
                     .replace(".post_attention_layernorm.", ".feedforward_layer_norm."))
+        name = name.replace(".self_attn.forget_gate.", ".self_attn.")
         if base == "mimo-v2-flash":
             name = name.replace(".self_attn.sinks", ".self_attn.attention_sink_bias")
         if name.endswith(("experts.gate_up_proj", "experts.up_proj", "experts.down_proj")):

@@ -879,6 +879,58 @@ static void test_olmo_hybrid(void) {
                   QRUN_ERROR_UNSUPPORTED, "layers of type \"sliding_attention\"");
 }
 
+#define KIMI "{'model_type':'kimi_linear','num_hidden_layers':5"
+/* With the keys of the published folder, and with transformers'. */
+static void test_kimi_linear(void) {
+    PARSE(KIMI
+          ",'head_dim':72,'linear_attn_config':{'full_attn_layers':[4,5],'kda_layers':[1,2,3],'head_dim':64,"
+          "'num_heads':16,'short_conv_kernel_size':3},'model_max_length':4096,'num_experts':32,"
+          "'num_experts_per_token':6,'num_shared_experts':2,'moe_renormalize':false,'num_expert_group':4,"
+          "'topk_group':2,'first_k_dense_replace':2,'moe_layer_freq':1,'moe_router_activation_func':'sigmoid',"
+          "'mla_use_nope':true,'use_grouped_topk':true,'q_lora_rank':null,'rope_theta':10000.0,'rope_scaling':null}");
+    CHECK(!c.has_rope && c.head_dim == 192 && c.n_kv_heads == 32 && c.max_position_embeddings == 4096);
+    CHECK(c.latent.kv_rank == 512 && c.latent.query_rank == 0 && c.latent.rotated_dim == 64);
+    CHECK(c.recurrent.n_key_heads == 16 && c.recurrent.n_value_heads == 16 && c.recurrent.key_dim == 64);
+    CHECK(c.recurrent.value_dim == 64 && c.recurrent.gate_rank == 64 && c.recurrent.conv_kernel == 3);
+    CHECK(c.recurrent.decays_channels && !c.recurrent.doubles_beta);
+    for (int64_t l = 0; l < 5; l++) {
+        CHECK(c.recurrent.layers[l] == (l < 3) && c.experts.layer_has_experts[l] == (l >= 2));
+    }
+    CHECK(c.experts.n_experts == 32 && c.experts.n_per_token == 6 && !c.experts.normalizes);
+    CHECK(c.experts.n_groups == 4 && c.experts.n_top_groups == 2 && c.experts.shared_intermediate_size == 2048);
+    CHECK(c.experts.has_sigmoid_router && c.experts.share_factor == 2.446);
+    qr_model_config_free(&c);
+    CHECK(parse(KIMI
+                ",'linear_head_dim':20,'linear_num_heads':6,'linear_conv_kernel_dim':2,'num_local_experts':8,"
+                "'num_experts_per_tok':3,'norm_topk_prob':false,'n_group':2,'n_shared_experts':3,"
+                "'max_position_embeddings':99,'q_lora_rank':30,'mlp_layer_types':['sparse','dense','sparse','sparse',"
+                "'dense']}",
+                &c, NULL) == QRUN_OK);
+    CHECK(c.recurrent.key_dim == 20 && c.recurrent.n_value_heads == 6 && c.recurrent.conv_kernel == 2);
+    CHECK(c.experts.n_experts == 8 && c.experts.n_per_token == 3 && !c.experts.normalizes && c.experts.n_groups == 2);
+    CHECK(c.experts.shared_intermediate_size == 3072 && c.max_position_embeddings == 99 && c.latent.query_rank == 30);
+    CHECK(c.experts.layer_has_experts[0] && !c.experts.layer_has_experts[4]);
+    for (int64_t l = 0; l < 5; l++) { CHECK(c.recurrent.layers[l] == (l != 4)); }
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'kimi_linear'}", &c, NULL) == QRUN_OK && c.experts.normalizes);
+    CHECK(c.recurrent.n_value_heads == 32 && c.recurrent.key_dim == 128 && c.experts.n_experts == 256);
+    qr_model_config_free(&c);
+    check_refused(KIMI ",'linear_attn_config':{'full_attn_layers':[5],'kda_layers':[1,2,3]}}", QRUN_ERROR_INPUT,
+                  "layer 4 is in neither \"full_attn_layers\" nor \"kda_layers\"");
+    check_refused(KIMI ",'linear_attn_config':{'full_attn_layers':[5,3],'kda_layers':[1,2,3,4]}}", QRUN_ERROR_INPUT,
+                  "\"kda_layers\" should be a list of layers, each from 1 to 5 and in no other list");
+    check_refused(KIMI ",'linear_attn_config':{'full_attn_layers':[0],'kda_layers':[1]}}", QRUN_ERROR_INPUT,
+                  "\"full_attn_layers\" should be a list of layers");
+    check_refused(KIMI ",'linear_attn_config':{'full_attn_layers':[],'kda_layers':[1,2,3,4,5]}}",
+                  QRUN_ERROR_UNSUPPORTED, "no layer is \"full_attention\"");
+    check_refused(KIMI ",'mla_use_nope':false}", QRUN_ERROR_UNSUPPORTED, "\"mla_use_nope\": false is not supported");
+    check_refused(KIMI ",'num_expert_group':2,'use_grouped_topk':false}", QRUN_ERROR_UNSUPPORTED,
+                  "\"use_grouped_topk\": false is not supported");
+    check_refused(KIMI ",'moe_router_activation_func':'softmax'}", QRUN_ERROR_UNSUPPORTED,
+                  "\"moe_router_activation_func\" is not supported");
+    check_refused(KIMI ",'moe_layer_freq':2}", QRUN_ERROR_UNSUPPORTED, "moe_layer_freq");
+}
+
 /* With the keys of the published folder, and with transformers'. */
 static void test_mimo_v2_flash(void) {
     PARSE("{'model_type':'mimo_v2_flash','num_hidden_layers':8,'hidden_size':4096,'num_attention_heads':64,"
@@ -2133,6 +2185,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_afmoe);
     CHECK_RUN(test_axk1);
     CHECK_RUN(test_olmo_hybrid);
+    CHECK_RUN(test_kimi_linear);
     CHECK_RUN(test_mimo_v2_flash);
     CHECK_RUN(test_kolibri1);
     CHECK_RUN(test_nemotron);

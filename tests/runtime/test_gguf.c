@@ -191,6 +191,7 @@ static void test_refused(void) {
         {"gpt-neox", "a gpt-neox model has no name in llama.cpp"},
         {"nemotron", "a nemotron model has no name in llama.cpp"},
         {"olmo-hybrid", "a olmo-hybrid model has no name in llama.cpp"},
+        {"kimi-linear", "a kimi-linear model has no name in llama.cpp"},
         {"mimo-v2-flash", "a mimo-v2-flash model has no name in llama.cpp"},
         {"mistral4", "a mistral4 model has no name in llama.cpp"},
         {"youtu", "a youtu model has no name in llama.cpp"},

@@ -282,6 +282,10 @@ static void test_afmoe_nf4(void) { run_model("models/afmoe", QRUN_QUANT_NF4, QRU
 static void test_olmo_hybrid_int8(void) {
     run_model("models/olmo-hybrid", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
+/* Kimi delta attention beside latents: a decay of every channel, and gates that are made of latents too. */
+static void test_kimi_linear_nf4(void) {
+    run_model("models/kimi-linear", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
 /* Values shorter than keys, of which layers with a window have more, and sinks. */
 static void test_mimo_nf4(void) {
     run_model("models/mimo-v2-flash", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
@@ -548,6 +552,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_mistral4_nf4);
     CHECK_RUN(test_afmoe_nf4);
     CHECK_RUN(test_olmo_hybrid_int8);
+    CHECK_RUN(test_kimi_linear_nf4);
     CHECK_RUN(test_mimo_nf4);
     CHECK_RUN(test_nanochat_int8);
     CHECK_RUN(test_gpt_neox_int8);
