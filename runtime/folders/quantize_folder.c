@@ -170,6 +170,7 @@ static char *part_name(const folder_job *job, const linear_matrix *matrix, qr_bn
     char module[QR_STORED_NAME_BYTES];
     qr_family_write_name(model->prefix, model->family->modules[matrix->role], matrix->layer, matrix->expert, module,
                          sizeof module);
+    qr_family_name_in_files(model->family, module, sizeof module);
     qr_buffer name = {0};
     qr_buffer_append_format(&name, "%s.%s", module, qr_bnb_part_suffix(part));
     return qr_buffer_take(&name);
