@@ -29,8 +29,8 @@ double op_act_value(qr_act_fn fn, double x) {
     return NAN;
 }
 
-/* relu2 is one product. silu and a sigmoid have no cancellation: a few roundings of itself (exp errs by 4 u). gelu computes 1 + tanh
- * or 1 + erf, which err by a few u of 1, so its error is relative to x. */
+/* relu2 is one product. silu and a sigmoid have no cancellation: a few roundings of itself (exp errs by 4 u). gelu
+ * computes 1 + tanh or 1 + erf, which err by a few u of 1, so its error is relative to x. */
 double op_act_bound(qr_act_fn fn, double x) {
     if (fn == QR_ACT_RELU2) { return TINY + OP_U * op_act_value(fn, x); }
     return TINY + 8.0 * OP_U * (fn == QR_ACT_SILU || fn == QR_ACT_SIGMOID ? fabs(op_act_value(fn, x)) : fabs(x));
