@@ -141,8 +141,9 @@ GRADIENTS = [
     Gradients("olmo-hybrid-full", "olmo-hybrid", None, "every weight; those of the first layer are stored",
               kept=("layers.0.",)),
     Gradients("kimi-linear", "kimi-linear", "kimi-linear", "through a decay of every channel, and what it is made of"),
-    Gradients("kimi-linear-full", "kimi-linear", None, "every weight; those of attention in two layers, a router and the "
-              "experts' norm are stored", kept=("layers.0.self_attn", "layers.1.self_attn", "layers.1.mlp.gate",
+    Gradients("kimi-linear-full", "kimi-linear", None,
+              "every weight; those of attention in two layers, a router and the experts' norm are stored",
+              kept=("layers.0.self_attn", "layers.1.self_attn", "layers.1.mlp.gate",
                                                 "layers.1.post_attention")),
     Gradients("mimo-v2-flash", "mimo-v2-flash", "mimo-v2-flash", "through values shorter than keys, and sinks"),
     Gradients("mimo-v2-flash-full", "mimo-v2-flash", None, "every weight; attention of a layer with sinks is stored",
