@@ -44,8 +44,8 @@ static const option server_table[] = {
              "server's own page alone."},
     {.name = "adapter-folder", .kind = OPTION_TEXT, .value_name = "DIR", AT(adapter_folder),
      .completion = COMPLETE_FILE,
-     .help = "Clients may load adapters from below DIR while the server runs (POST /v1/adapters), and drop them. "
-             "Default: they may not."},
+     .help = "Clients may load adapters from below DIR while the server runs (POST /v1/adapters), and drop them. These "
+             "take memory beyond --memory. Default: they may not."},
     {.name = "max-connections", .kind = OPTION_INT, .value_name = "N", AT(max_connections), .low = 1, .high = 1e6,
      .help = "Open connections. Beyond it, the one that has been without a whole request for longest is closed. "
              "Default: 4096, or as many as the process may have descriptors."},

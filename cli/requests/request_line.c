@@ -75,6 +75,17 @@ static bool is_whole(const char *text, size_t n_bytes) {
     return n_digits > 0 && n_digits <= MAX_DIGITS && sign + n_digits == n_bytes && (n_digits == 1 || text[sign] != '0');
 }
 
+/* Whether JSON's text has the character U+0000, at which it would be cut. */
+static bool has_zero(const char *text, size_t n_bytes) {
+    static const char zero[] = "u0000";
+    for (size_t i = 0; i + sizeof zero <= n_bytes; i++) {
+        if (text[i] != '\\') { continue; }
+        if (memcmp(text + i + 1, zero, sizeof zero - 1) == 0) { return true; }
+        i++;
+    }
+    return false;
+}
+
 /* Appends the value where it may be an id. */
 static bool put_id(const text_buffer *line, const member *m, const char *name, text_buffer *id) {
     const char *value = line->data + m->value;
@@ -83,7 +94,8 @@ static bool put_id(const text_buffer *line, const member *m, const char *name, t
         text_format(id, ",\"%s\":%.*s", name, (int)n_bytes, value);
         return true;
     }
-    cJSON *parsed = value[0] == '"' ? cJSON_ParseWithLength(value, n_bytes) : NULL;
+    const bool is_text = value[0] == '"' && !has_zero(value, n_bytes);
+    cJSON *parsed = is_text ? cJSON_ParseWithLength(value, n_bytes) : NULL;
     if (cJSON_IsString(parsed)) {
         text_format(id, ",\"%s\":", name);
         text_json_string(id, parsed->valuestring, strlen(parsed->valuestring));

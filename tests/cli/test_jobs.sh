@@ -282,13 +282,16 @@ cat >ids.jsonl <<'END'
 {"id": "only"}
 {"id": {}, "prompt": "x"}
 {"id": "late", "prompt": "x" "oops"}
+{"id": "a\u0000b", "prompt": "x", "max_tokens": 1}
+{"id": "a\\u0000b", "prompt": "x", "max_tokens": 1}
 END
 run generate --model "$model" --prompts ids.jsonl --output ids.out.jsonl --temperature 0
 expect_code 1
-expect_jsonl ids.out.jsonl 8
+expect_jsonl ids.out.jsonl 10
 for member in '{"index":0,"id":"a \"b\"","sample":0' '{"index":1,"custom_id":7,"sample":0' \
     '{"index":2,"custom_id":"c-1","id":123456789012345,"sample":1,"n":2' '{"index":3,"id":"bad","error":' \
-    '{"index":4,"id":"only","error":"' '{"index":5,"error":' '{"index":6,"id":"late","error":"line 7, column 30'; do
+    '{"index":4,"id":"only","error":"' '{"index":5,"error":' '{"index":6,"id":"late","error":"line 7, column 30' \
+    '{"index":7,"error":' '{"index":8,"id":"a\\u0000b","sample":0'; do
     expect_true "there is $member" grep -qF "$member" ids.out.jsonl
 done
 
