@@ -145,6 +145,8 @@ def _merge_dtype(name, base):
 
 def _folder_name(base, name):
     name = folder_name(name)
+    if base == "kimi-linear":
+        return name.replace(".forget_gate.", ".")
     if base == "qwen2-vl":
         return name.replace("model.language_model.", "model.")
     return "backbone." + name.removeprefix("model.") if base.startswith("nemotron-h") else name

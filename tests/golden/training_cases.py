@@ -293,8 +293,8 @@ def _integers(low, high, n, *key):
 # models with dynamic and longrope scaling were trained for, and some are not. "clear-experts" leaves a model no doubt
 # about its experts: its last members are the first random sequences of their lengths that do so in ernie4_5-moe, and
 # those of "clear-blocks" the first in nemotron-h-moe, with its adapters and without, of "clear-groups" the first in
-# deepseek-v3-groups, those of "clear-logits" the first in kolibri1, with its adapter and without, and those of
-# "clear-latents" the first in sarvam-mla, with its adapter.
+# deepseek-v3-groups, those of "clear-logits" the first in kolibri1 and of "clear-channels" in kimi-linear, with their
+# adapters and without, and those of "clear-latents" the first in sarvam-mla, with its adapter.
 _MICRO_BATCHES = {
     "micro-batch": [(5, [0, 1]), (17, [0, 1, 2, 3, 9, 10]), (33, [*range(12), 20, 32])],
     "lengths": [(57, [0, 1, 30]), (9, []), (45, [*range(20)]), (53, [*range(3, 40)])],
@@ -302,6 +302,7 @@ _MICRO_BATCHES = {
     "clear-groups": [(5, [0, 1], 0), (17, [0, 1, 2, 3, 9, 10], 44), (25, [*range(9), 20], 2594)],
     "clear-logits": [(5, [0, 1], 1), (9, [0, 1, 2, 3], 0), (17, [*range(5), 12], 2)],
     "clear-latents": [(5, [0, 1], 1), (9, [0, 1, 2, 3], 4), (17, [*range(5), 12], 0)],
+    "clear-channels": [(5, [0, 1], 2), (9, [0, 1, 2, 3], 4), (17, [*range(5), 12], 61)],
     "pairs": [(21, [*range(6)]), (26, [*range(6)]), (13, [*range(4)]), (40, [*range(4)])],
     "clear-blocks": [(5, [0, 1], 12), (17, [0, 1, 2, 3, 9, 10], 34), (25, [*range(9), 20], 787)],
 }

@@ -2093,7 +2093,7 @@ static void test_public_configs(void) {
         {"real/MiniCPM4/config", "minicpm", 0, 0, 0, 0, 0, 0},
         {"reduced/falcon", "falcon", 0, 0, 0, 0, 0, 0},
         {"reduced/gptj", "gptj", 0, 0, 0, 0, 0, 0},
-        {"reduced/gptneox", "gpt_neox", 0, 0, 0, 0, 0, 0},
+        {"reduced/gptneox", NULL, QR_FAMILY_GPT_NEOX, 1, 16, 128, 0, 1e4},
         {"reduced/mixtral", NULL, QR_FAMILY_MIXTRAL, 1, 8, 128, 0, 1e6},
         {"reduced/phi", "phi", 0, 0, 0, 0, 0, 0},
         {"reduced/qwen", "qwen", 0, 0, 0, 0, 0, 0},

@@ -116,7 +116,7 @@ static void test_runs_have_the_same_bits(void) {
         {"parallel", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "cohere2"},
         {"parallel-f32", "auto", QRUN_DTYPE_F32, QRUN_BATCHING_PACK, false, false, 0, "cohere"},
         {"delta-apart", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "olmo-hybrid"},
-        {"delta-channels", "full", QR_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "kimi-linear"},
+        {"delta-channels", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "kimi-linear"},
         {"short-values", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, false, 0.1, "mimo-v2-flash"},
         {"norm-of-experts", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "axk1"},
         {"heads-in-turn", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "gpt-neox"},
