@@ -1068,8 +1068,8 @@ typedef struct qrun_train_file {
                                  "preference messages" */
     int64_t n_examples;       /* to train on, without those set aside for evaluation */
     int64_t n_epoch_examples; /* of an epoch; more than n_examples where data_weights repeat them */
-    /* Names of members of messages that have no meaning here, so that only the chat template may use them, and of
-     * tools, calls and thoughts that it leaves out: "mood", "likes"; "": there are none. unknown_line: of the first. */
+    /* Names of members that are not read, unless the chat template reads them, and of tools, calls and thoughts that it
+     * leaves out: "mood", "likes"; "": there are none. unknown_line: of the first. */
     const char *unknown_members;
     int64_t unknown_line;
 } qrun_train_file;

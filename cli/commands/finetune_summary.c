@@ -15,7 +15,7 @@ void finetune_print_unknown_members(const training *t) {
     for (int32_t i = 0; i < t->info.n_files; i++) {
         const qrun_train_file *file = &t->info.files[i];
         if (file->unknown_members[0] == '\0') { continue; }
-        printf("unknown     members that only the chat template may use, or that it leaves out: %s (first in %s:%lld)\n",
+        printf("unread      members, unless the chat template reads them: %s (first in %s:%lld)\n",
                file->unknown_members, file->path, (long long)file->unknown_line);
     }
 }

@@ -75,8 +75,8 @@ static const option_choice offloads[] = {
 const option adapter_option_table[N_ADAPTER_OPTIONS] = {
     ADAPTER_ROW("[NAME=]DIR",
                 "A PEFT LoRA folder, or an id in the Hugging Face cache, to run with the model, unmerged. May be given "
-                "several times, and a request selects one by its NAME (without NAME=, the name of the folder): a line of "
-                "--prompts as its \"adapter\" (\"\": none; without it, the first), a client of the server as its "
+                "several times, and a request selects one by its NAME (without NAME=, the name of the folder): a line "
+                "of --prompts as its \"adapter\" (\"\": none; without it, the first), a client of the server as its "
                 "\"model\" (without it, none)."),
 };
 

@@ -396,6 +396,37 @@ static qrun_status require_mask(const qr_encoded_example *example, qr_error *err
     return qr_fail_memory(err, "the mask of an example", example->tokens.n);
 }
 
+/* ---- members that are not read ------------------------------------------------------------------------------------
+ */
+
+static bool is_empty(const qr_json *value) {
+    return qr_json_is_null(value) || (cJSON_IsString(value) && value->valuestring[0] == '\0') ||
+           ((cJSON_IsArray(value) || cJSON_IsObject(value)) && value->child == NULL);
+}
+
+static bool is_one_of(const char *name, const char *const *names, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (names[i] != NULL && strcmp(name, names[i]) == 0) { return true; }
+    }
+    return false;
+}
+
+/* Notes the members that are none of these three, nor what any format has beside them. Without its images, a text would
+ * speak of what is not there. */
+static qrun_status note_members(const qr_json *root, const pair_keys *keys, const char *third,
+                                qr_encoded_example *example, qr_error *err) {
+    static const char *const media[] = {"images", "image", "videos", "video", "audios", "audio"};
+    const char *const read[] = {keys->first, keys->second, third, "system", "tools"};
+    for (const qr_json *member = qr_json_first(root); member != NULL; member = member->next) {
+        if (is_empty(member) || is_one_of(member->string, read, QR_COUNT_OF(read))) { continue; }
+        if (is_one_of(member->string, media, QR_COUNT_OF(media))) {
+            return qr_fail(err, QRUN_ERROR_INPUT, "has \"%s\", and only text is trained on", member->string);
+        }
+        qr_buffer_append(&example->notes.unknown_members, member->string, strlen(member->string) + 1);
+    }
+    return QRUN_OK;
+}
+
 /* ---- pairs of answers -------------------------------------------------------------------------------------------- */
 
 static bool is_messages(const qr_json *value) { return qr_json_get(qr_json_first(value), "role") != NULL; }
@@ -497,6 +528,7 @@ static qrun_status encode_preference(const qr_example_encoder *encoder, const qr
                                      qr_encoded_example *example, qr_error *err) {
     pair_form form;
     QR_RETURN_IF_ERROR(find_pair_form(root, &example->format, &form, err));
+    QR_RETURN_IF_ERROR(note_members(root, &(pair_keys){"chosen", "rejected"}, "prompt", example, err));
     QR_RETURN_IF_ERROR(encode_answer(encoder, root, &form, "chosen", example, err));
     QR_RETURN_IF_ERROR(require_mask(example, err));
     set_chosen_aside(example);
@@ -511,6 +543,8 @@ static qrun_status encode_members(const qr_example_encoder *encoder, const qr_js
                                   qr_error *err) {
     pair_keys keys = {NULL, NULL};
     QR_RETURN_IF_ERROR(find_format(root, &example->format, &keys, err));
+    const char *third = example->format == QR_DATASET_ALPACA ? "input" : NULL;
+    QR_RETURN_IF_ERROR(note_members(root, &keys, third, example, err));
     switch (example->format) {
         case QR_DATASET_MESSAGES:
         case QR_DATASET_PROMPT_MESSAGES:

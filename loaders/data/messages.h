@@ -38,7 +38,7 @@ typedef struct qr_messages {
 
 /* What should be said of a conversation that is good. */
 typedef struct qr_message_notes {
-    qr_buffer unknown_members; /* names of members that are not known here, or that the chat template leaves out, each
+    qr_buffer unknown_members; /* names of members that are not read here, or that the chat template leaves out, each
                                 * with its NUL */
     bool sets_aside;           /* an answer of the assistant's does not count */
 } qr_message_notes;

@@ -85,7 +85,7 @@ static qrun_status split(const qr_safetensors *file, const qr_safetensors_tensor
                          qr_error *err) {
     const int64_t n_rows = fused->n_dims > 0 ? fused->dims[0] : 0, n_queries = count_query_rows(file, fused);
     const int64_t n_keys = (n_rows - n_queries) / 2;
-    if (n_queries < 1 || n_keys < 1 || n_queries + 2 * n_keys != n_rows ||
+    if (n_rows < 1 || n_queries < 1 || n_keys < 1 || n_queries + 2 * n_keys != n_rows ||
         (QR_DTYPES_FLOAT & QR_DTYPE_BIT(fused->dtype)) == 0) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: tensor \"%s\" is not the rows of queries, keys and values that its layer's "

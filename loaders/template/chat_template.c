@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -300,12 +301,18 @@ static size_t list_variables(const qr_chat_template *chat_template, const qr_jso
 /* What to render, but for the messages. */
 typedef struct setting {
     const qr_chat_template *chat_template;
+    bool uses_tools; /* the template for them */
     const qr_json *tools, *extra;
     bool add_generation_prompt;
     int64_t now;
 } setting;
 
-static bool uses_tools(const setting *s) { return !qr_json_is_null(s->tools) && s->chat_template->tool_use != NULL; }
+static setting setting_of(const qr_chat_template *chat_template, const qr_json *tools, const qr_json *extra,
+                          int64_t now) {
+    const bool uses_tools = !qr_json_is_null(tools) && chat_template->tool_use != NULL;
+    return (setting){
+        .chat_template = chat_template, .uses_tools = uses_tools, .tools = tools, .extra = extra, .now = now};
+}
 
 static qrun_status render(const setting *s, const qr_json *messages, qr_bare_content bare, qr_buffer *out,
                           qr_error *err) {
@@ -318,7 +325,7 @@ static qrun_status render(const setting *s, const qr_json *messages, qr_bare_con
     variables = qr_alloc_array(n_most, sizeof *variables);
     if (variables == NULL) { QR_TRY(qr_fail_memory(err, "the template's arguments", n_most * sizeof *variables)); }
     const size_t n = list_variables(of, &prepared.list, s->tools, s->extra, s->add_generation_prompt, variables);
-    QR_TRY(qr_jinja_render(uses_tools(s) ? of->tool_use : of->standard, variables, n, s->now, out, err));
+    QR_TRY(qr_jinja_render(s->uses_tools ? of->tool_use : of->standard, variables, n, s->now, out, err));
 out:
     qr_free(variables);
     qr_template_messages_free(&prepared);
@@ -367,44 +374,72 @@ static qr_json *rename_call(const qr_json *message) {
     return NULL;
 }
 
-/* The first content with which a message's calls are written; the number of contents where they are with none. */
-static int find_content(const setting *s, const qr_json *message) {
-    setting alone = *s;
-    alone.add_generation_prompt = false;
-    qr_json *renamed = rename_call(message);
+/* The first content with which a message's calls are written, as another name in them shows; the number of contents
+ * where they are with none. */
+static int find_content(const setting *s, const qr_json *message, const qr_json *renamed) {
     int bare = QR_BARE_EMPTY;
-    while (bare <= QR_BARE_LEFT_OUT && renamed != NULL &&
-           compare(&alone, message, &alone, renamed, (qr_bare_content)bare) != DIFFERENT) {
-        bare++;
-    }
-    if (renamed == NULL) { bare = QR_BARE_LEFT_OUT; }
-    cJSON_Delete(renamed);
+    while (bare <= QR_BARE_LEFT_OUT && compare(s, message, s, renamed, (qr_bare_content)bare) != DIFFERENT) { bare++; }
     return bare;
 }
 
-/* Templates differ in what they take as the content of a message that has none. What one takes is found out once. */
+/* A message that calls a tool of this name. Some templates take arguments as a text alone. */
+static qr_json *make_call(const char *name, bool has_text_arguments) {
+    char text[256];
+    qr_json *made = NULL;
+    const int n = snprintf(text, sizeof text,
+                           "{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"abcdefghi\", \"type\": \"function\", "
+                           "\"function\": {\"name\": \"%s\", \"arguments\": %s}}]}",
+                           name, has_text_arguments ? "\"{\\\"b\\\": 1}\"" : "{\"b\": 1}");
+    return qr_json_parse(text, (size_t)n, "a call", &made, NULL) == QRUN_OK ? made : NULL;
+}
+
+static int find_content_of_template(const setting *s) {
+    static const char tools[] = "[{\"type\": \"function\", \"function\": {\"name\": \"other\", \"description\": \"d\", "
+                                "\"parameters\": {\"type\": \"object\", \"properties\": {}}}}]";
+    setting probe = {.chat_template = s->chat_template, .uses_tools = s->uses_tools};
+    qr_json *list = NULL;
+    int found = QR_BARE_LEFT_OUT + 1;
+    if (s->uses_tools && qr_json_parse(tools, sizeof tools - 1, "tools", &list, NULL) != QRUN_OK) { return found; }
+    probe.tools = list;
+    for (int as_text = 0; as_text < 2 && found > QR_BARE_LEFT_OUT; as_text++) {
+        qr_json *call = make_call("first_name", as_text == 1), *renamed = make_call("second_name", as_text == 1);
+        if (call != NULL && renamed != NULL) { found = find_content(&probe, call, renamed); }
+        qr_json_free(call);
+        qr_json_free(renamed);
+    }
+    qr_json_free(list);
+    return found;
+}
+
+/* What a template takes as the content of a message that calls tools and has none: the same for all of them, found out
+ * once. */
 static qr_bare_content choose_bare_content(const setting *s, const qr_json *messages) {
-    atomic_int *known = (atomic_int *)(uintptr_t)&s->chat_template->bare[uses_tools(s) ? 1 : 0];
+    atomic_int *known = (atomic_int *)(uintptr_t)&s->chat_template->bare[s->uses_tools ? 1 : 0];
     const qr_json *message = qr_json_first(messages);
     while (message != NULL && !qr_message_is_bare_call(message)) { message = message->next; }
     if (message == NULL) { return QR_BARE_LEFT_OUT; }
-    const int kept = atomic_load_explicit(known, memory_order_relaxed);
-    if (kept > 0) { return (qr_bare_content)(kept - 1); }
-    const int found = find_content(s, message);
-    if (found >= QR_BARE_LEFT_OUT) { return QR_BARE_LEFT_OUT; }
-    atomic_store_explicit(known, 1 + found, memory_order_relaxed);
-    return (qr_bare_content)found;
+    int kept = atomic_load_explicit(known, memory_order_relaxed);
+    if (kept == 0) {
+        const int found = find_content_of_template(s);
+        kept = 1 + (int)qr_min(found, QR_BARE_LEFT_OUT);
+        atomic_store_explicit(known, kept, memory_order_relaxed);
+    }
+    return (qr_bare_content)(kept - 1);
 }
 
 bool qr_chat_template_writes_calls(const qr_chat_template *chat_template, const qr_json *message, const qr_json *tools,
                                    const qr_json *extra, int64_t now) {
-    const setting s = {chat_template, tools, extra, false, now};
-    return qr_json_count(qr_json_get(message, "tool_calls")) == 0 || find_content(&s, message) <= QR_BARE_LEFT_OUT;
+    const setting s = setting_of(chat_template, tools, extra, now);
+    if (qr_json_count(qr_json_get(message, "tool_calls")) == 0) { return true; }
+    qr_json *renamed = rename_call(message);
+    const bool is_written = renamed == NULL || find_content(&s, message, renamed) <= QR_BARE_LEFT_OUT;
+    cJSON_Delete(renamed);
+    return is_written;
 }
 
 bool qr_chat_template_writes_thoughts(const qr_chat_template *chat_template, const qr_json *message,
                                       const qr_json *extra, int64_t now) {
-    const setting s = {chat_template, NULL, extra, false, now};
+    const setting s = setting_of(chat_template, NULL, extra, now);
     qr_json *without = qr_message_without_thoughts(message);
     const bool is_lost = without != NULL && compare(&s, message, &s, without, QR_BARE_EMPTY) == SAME;
     cJSON_Delete(without);
@@ -413,14 +448,16 @@ bool qr_chat_template_writes_thoughts(const qr_chat_template *chat_template, con
 
 bool qr_chat_template_writes_tools(const qr_chat_template *chat_template, const qr_json *tools, const qr_json *extra,
                                    int64_t now) {
-    const setting with = {chat_template, tools, extra, false, now}, without = {chat_template, NULL, extra, false, now};
+    const setting with = setting_of(chat_template, tools, extra, now);
+    const setting without = setting_of(chat_template, NULL, extra, now);
     return qr_json_count(tools) == 0 || compare(&with, NULL, &without, NULL, QR_BARE_LEFT_OUT) != SAME;
 }
 
 qrun_status qr_chat_template_render(const qr_chat_template *chat_template, const qr_json *messages,
                                     const qr_json *tools, const qr_json *extra, bool add_generation_prompt, int64_t now,
                                     qr_buffer *out, qr_error *err) {
-    const setting s = {chat_template, tools, extra, add_generation_prompt, now};
+    setting s = setting_of(chat_template, tools, extra, now);
+    s.add_generation_prompt = add_generation_prompt;
     const bool has_tools = !qr_json_is_null(tools);
     if (has_tools && !cJSON_IsArray(tools)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "\"tools\" should be a list of tools");

@@ -234,9 +234,8 @@ class TrainFile:
     n_examples: int
     # of an epoch; more than n_examples where data_weights repeat them
     n_epoch_examples: int
-    # Names of members of messages that have no meaning here, so that only the chat template may use them, and
-    # of tools, calls and thoughts that it leaves out: "mood", "likes"; "": there are none. unknown_line: of the
-    # first.
+    # Names of members that are not read, unless the chat template reads them, and of tools, calls and thoughts
+    # that it leaves out: "mood", "likes"; "": there are none. unknown_line: of the first.
     unknown_members: str
     unknown_line: int
 

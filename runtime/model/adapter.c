@@ -209,15 +209,43 @@ static bool has_layer_for(const load_state *state, const qr_adapter_module *modu
     return false;
 }
 
-/* No part of an adapter is ignored silently. */
+/* Whether one of the first two names of a path is this. */
+static bool begins_with_name(const char *path, const char *name, size_t n) {
+    for (int i = 0; i < 2; i++) {
+        const size_t n_part = strcspn(path, ".");
+        if (n_part == n && memcmp(path, name, n) == 0) { return true; }
+        if (path[n_part] == '\0') { return false; }
+        path += n_part + 1;
+    }
+    return false;
+}
+
+/* Whether a module is of a part that text needs none of and that is left out of the model, such as its image encoder:
+ * the last name of "model.visual" is in its path. A number is no such name. */
+static bool is_left_out(const qrun_model *model, const char *module) {
+    const char *part = model->left_out;
+    while (part != NULL && *part != '\0') {
+        const size_t n_part = strcspn(part, ",");
+        size_t last = n_part;
+        while (last > 0 && part[last - 1] != '.') { last--; }
+        const bool is_number = part[last] >= '0' && part[last] <= '9';
+        if (!is_number && begins_with_name(module, part + last, n_part - last)) { return true; }
+        part += n_part;
+        part += strspn(part, ", ");
+    }
+    return false;
+}
+
+/* No part of an adapter is ignored silently, but for those of what the model leaves out. */
 static qrun_status refuse_unmatched(const load_state *state, const char *path, qr_error *err) {
     const qr_adapter *adapter = state->adapter;
     for (size_t i = 0; state->n_matched < adapter->n_modules && i < adapter->n_modules; i++) {
-        if (has_layer_for(state, &adapter->modules[i])) { continue; }
+        const char *name = adapter->modules[i].name;
+        if (has_layer_for(state, &adapter->modules[i]) || is_left_out(state->made->model, name)) { continue; }
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: adapts %s, which this %s model does not have or cannot adapt; was the "
                        "adapter made for another model?",
-                       path, adapter->modules[i].name, state->made->model->family->name);
+                       path, name, state->made->model->family->name);
     }
     return QRUN_OK;
 }

@@ -19,8 +19,8 @@ expect_out "<|assistant|>«Second.<|end|>»"
 expect_out "<|assistant|>Third.<|end|>"
 expect_out "<|assistant|>«Fourth.<|end|>»"
 expect_out "<|user|>«Learn me.<|end|>»<|assistant|>Fifth.<|end|>"
-expect_out "unknown     members that only the chat template may use, or that it leaves out: \"mood\", \"likes\" (first in $work/weights.jsonl:2)"
-expect_true "and once" test "$(grep -c '^unknown' "$work/out")" -eq 1
+expect_out "unread      members, unless the chat template reads them: \"mood\", \"likes\" (first in $work/weights.jsonl:2)"
+expect_true "and once" test "$(grep -c '^unread' "$work/out")" -eq 1
 
 # Of a run too, and of one that takes the tokens it made before.
 for _ in first again; do

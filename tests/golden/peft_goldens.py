@@ -54,6 +54,8 @@ ADAPTERS = [
     Adapter("qwen3-moe-patterns", "qwen3-moe", "patterns that name a parameter of the experts, or miss it", ["q_proj"],
             dict(target_parameters=EXPERTS, rank_pattern={"experts.gate_up_proj": 2, "experts": 3},
                  alpha_pattern={"layers.0.mlp.experts.down_proj": 3, "experts": 1})),
+    Adapter("qwen2_5-vl-visual", "qwen2_5-vl", "LoRA on the image encoder too, which is left out of the model",
+            ["q_proj", "down_proj"]),
     Adapter("gpt-oss-experts", "gpt-oss-wide", "target_parameters of experts whose gate and up are in turn",
             ["q_proj", "o_proj"], dict(target_parameters=EXPERTS)),
 ]

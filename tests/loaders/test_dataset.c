@@ -70,6 +70,10 @@ static void test_alpaca(void) {
            "request.\n\n### Instruction:\nAdd.\n\n### Response:\n[3<|eos|>]\n");
     expect("{'instruction':'Add.','output':'3','history':[['a','b']]}", true,
            ":1: has a \"history\"; give conversations as \"messages\"; `skip_bad` leaves such examples out");
+    expect("{'messages':[{'role':'user','content':'a'},{'role':'assistant','content':'b'}],'images':['x.png']}", true,
+           ":1: has \"images\", and only text is trained on; `skip_bad` leaves such examples out");
+    expect("{'messages':[{'role':'user','content':'a'},{'role':'assistant','content':'b'}],'images':[],'videos':null}",
+           true, "<|bos|><|user|>a<|end|><|assistant|>[b<|end|>]\n");
 }
 
 static void test_question_and_answer(void) {
@@ -275,7 +279,8 @@ static void test_unknown_members(void) {
                       "{'role':'assistant','content':'b','weight':1,'reasoning_content':null,'likes':null}]}\n"
                       "{'messages':[{'role':'user','content':'a','mood':'good'},"
                       "{'role':'assistant','content':'b','mood':'bad','\\u001b[1m':1}]}\n"
-                      "{'messages':[{'role':'user','content':'a','likes':3},{'role':'assistant','content':'b'}]}\n"),
+                      "{'messages':[{'role':'user','content':'a','likes':3},{'role':'assistant','content':'b'}],"
+                      "'source':'x','tools':null,'system':'s','note':''}\n"),
         64);
     for (int i = 0; i < 2; i++) {
         qr_dataset *dataset;
@@ -283,7 +288,7 @@ static void test_unknown_members(void) {
         REQUIRE(qr_dataset_open(&options, model.tokenizer, model.chat_template, &dataset, &err) == QRUN_OK);
         const qr_dataset_info *info = qr_dataset_get_info(dataset);
         CHECK_INT(info->from_cache, i);
-        CHECK_STR(info->unknown_members, "\"mood\", \"\\u001b[1m\", \"likes\"");
+        CHECK_STR(info->unknown_members, "\"mood\", \"\\u001b[1m\", \"source\", \"likes\"");
         CHECK_INT(info->unknown_line, 2);
         qr_dataset_close(dataset);
     }
