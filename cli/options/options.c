@@ -495,6 +495,10 @@ static int take_entry(const command *cmd, const config_entry *entry, int n_befor
     snprintf(place + strlen(place), sizeof place - strlen(place), ": %s", m.found->name);
     if (m.found->kind == OPTION_FLAG) { RETURN_IF_FAILED(read_flag(place, entry, &given)); }
     if (!given) { return EXIT_OK; }
+    if (!option_is_list(m.found) && option_given(line, m.found->name)) {
+        return complain(EXIT_USAGE, "%s takes one value and no list; where it is several names, they are one text: a,b",
+                        place);
+    }
     RETURN_IF_FAILED(check_count(m.found, line, field));
     add_given(line, m.found);
     return store_value(&(value_place){m.found, place}, entry->value, field);

@@ -49,7 +49,9 @@ refused 2 "did you mean 'learning-rate'?" finetune
 config "rank: many\n"
 refused 2 "run.yaml:1: rank takes a whole number from 1 to 512, not 'many'" finetune
 config "rank: [4, 8]\n"
-refused 2 "--rank is given twice" finetune
+refused 2 "run.yaml:1: rank takes one value and no list" finetune
+config "target-modules: [q_proj, v_proj]\n"
+refused 2 "run.yaml:1: target-modules takes one value and no list; where it is several names, they are one text: a,b" finetune
 config "full: maybe\n"
 refused 2 "run.yaml:1: full takes true or false, not 'maybe'" finetune
 config "schedule: lineal\n"
@@ -105,7 +107,7 @@ refused 2 "run.yaml:1: rank takes a whole number from 1 to 512, not '4.5'" finet
 config "learning-rate: fast\n"
 refused 2 "run.yaml:1: learning-rate takes a number" finetune
 config "prompt: [a, b]\n"
-refused 2 "--prompt is given twice" generate
+refused 2 "run.yaml:1: prompt takes one value and no list" generate
 config "rank: &r 4\nbase: &b {<<: *r}\n"
 refused 3 "anchors" finetune
 awk 'BEGIN { printf "data: "; for (i = 0; i < 100000; i++) printf "["; print "a" }' >"$work/run.yaml"
