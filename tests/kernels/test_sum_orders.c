@@ -227,7 +227,10 @@ static void check_linear_data(const linear_data *d, int64_t max_rows) {
     for (int device = 0; device < op_everything.n_devices; device++) {
         for (size_t c = 0; c < QR_COUNT_OF(counts); c++) {
             const int64_t n = counts[c];
-            if (n > max_rows || (check_thins() && (c / 2 + (size_t)device + turn) % 2 != 0)) { continue; }
+            if (n > max_rows ||
+                (check_thins() && (c / 2 + (size_t)device + turn + (size_t)d->weight->desc.format) % 2 != 0)) {
+                continue;
+            }
             with_weight(op_everything.devices[device].backends[c % 2], d, check_rows, max_rows - n, n);
         }
     }

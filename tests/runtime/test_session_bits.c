@@ -120,6 +120,8 @@ static const struct surrounding {
 static void run_model(const char *folder, qrun_quant quant, qrun_dtype dtype, qrun_kv kv, const char *const *adapters) {
     static crowd c;
     static run_record alone[N_REQUESTS], records[N_REQUESTS];
+    static size_t turn; /* the next model has the other number */
+    turn++;
     for (int t = 0; t < 2; t++) {
         qrun_model *model = run_open_fixture(contexts[t], folder, quant, dtype);
         if (model == NULL) { return; }
@@ -137,7 +139,7 @@ static void run_model(const char *folder, qrun_quant quant, qrun_dtype dtype, qr
         if (t == 0) { run_alone(model, kv, &c, alone); }
         for (size_t s = 0; s < sizeof surroundings / sizeof *surroundings; s++) {
             const struct surrounding *around = &surroundings[s];
-            if (check_thins() && s % 2 != (size_t)t) { continue; } /* each with one number of threads */
+            if (check_thins() && (s + turn) % 2 != (size_t)t) { continue; } /* each with one number of threads */
             qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
             params.kv = kv, params.max_sequences = around->max_sequences,
             params.max_step_tokens = around->max_step_tokens;
