@@ -100,6 +100,7 @@ meant() {
 wrong "the same command resumes a run by itself" finetune --model x --resume_from_checkpoint y
 wrong "there are no other grammars" generate --grammar x
 wrong "there is no beam search" generate --num_beams 4
+wrong "--plain-text keeps them text" generate --parse-special
 wrong "the loss counts what the assistant says" finetune --train_on_inputs
 wrong "report.html" finetune --report-to wandb
 wrong "chat_template.jinja" serve --chat-template x
