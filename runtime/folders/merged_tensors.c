@@ -13,6 +13,7 @@
 #include "runtime/model/model_tensors.h"
 
 #define CODES_SUFFIX "." QR_BNB_CODES_NAME
+#define OBJECT_PREFIX "model."
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
 
@@ -30,14 +31,17 @@ static void module_path(const char *name, char path[QR_STORED_NAME_BYTES]) {
     (void)snprintf(path, QR_STORED_NAME_BYTES, "%.*s", (int)(strlen(name) - strlen(CODES_SUFFIX)), name);
 }
 
-/* The folder's tensor for "<path><suffix>" of an adapter, whose prefix may differ; NULL when there is none. */
+/* The folder's tensor for "<path><suffix>" of an adapter, whose prefix may differ; NULL when there is none. Outside the
+ * language model, files and the model object may differ in "model.": "visual.blocks.0" is "model.visual.blocks.0". */
 static const qr_safetensors_tensor *find_tensor(const qr_merged_tensors *merged, const char *path, const char *suffix) {
     char stored[QR_STORED_NAME_BYTES];
     (void)snprintf(stored, sizeof stored, "%s", path);
     qr_family_name_in_files(merged->model->family, stored, sizeof stored);
     const char *bare = bare_name(merged->model->family, stored);
-    const char *const prefixes[] = {merged->model->prefix, "", ""};
-    const char *const paths[] = {bare, bare, stored};
+    const size_t n_object = strlen(OBJECT_PREFIX);
+    const char *const inner = strncmp(stored, OBJECT_PREFIX, n_object) == 0 ? stored + n_object : stored;
+    const char *const prefixes[] = {merged->model->prefix, "", "", "", OBJECT_PREFIX};
+    const char *const paths[] = {bare, bare, stored, inner, stored};
     for (size_t i = 0; i < QR_COUNT_OF(paths); i++) {
         char name[QR_STORED_NAME_BYTES];
         const int n = snprintf(name, sizeof name, "%s%s%s", prefixes[i], paths[i], suffix);

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "base/sizes.h"
+#include "loaders/files/suffix.h"
 #include "runtime/engine/layout.h"
 #include "runtime/model/adapter_modules.h"
 #include "runtime/model/expert_adapters.h"
@@ -236,12 +237,23 @@ static bool is_left_out(const qrun_model *model, const char *module) {
     return false;
 }
 
+/* Whether a module is the embedding or the output head. */
+static bool is_table(const qrun_model *model, const char *module) {
+    const char *const *modules = model->family->modules;
+    return qr_is_last_part(module, modules[QR_ROLE_EMBEDDING]) || qr_is_last_part(module, modules[QR_ROLE_HEAD]);
+}
+
 /* No part of an adapter is ignored silently, but for those of what the model leaves out. */
 static qrun_status refuse_unmatched(const load_state *state, const char *path, qr_error *err) {
     const qr_adapter *adapter = state->adapter;
     for (size_t i = 0; state->n_matched < adapter->n_modules && i < adapter->n_modules; i++) {
         const char *name = adapter->modules[i].name;
         if (has_layer_for(state, &adapter->modules[i]) || is_left_out(state->made->model, name)) { continue; }
+        if (is_table(state->made->model, name)) {
+            return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                           "%s: adapts %s, which is possible in layers alone; merge the adapter into the model first",
+                           path, name);
+        }
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: adapts %s, which this %s model does not have or cannot adapt; was the "
                        "adapter made for another model?",

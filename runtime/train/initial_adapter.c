@@ -147,14 +147,34 @@ static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const 
     return qr_weight_write_floats(p->backend, p->values + pair->magnitude_offset, module->magnitude, err);
 }
 
+/* The module that a pair begins from. */
+static const qr_adapter_module *module_of(const qr_adapter *adapter, const qr_parameters *p, const qr_lora_pair *pair) {
+    char name[256];
+    if (pair->linear == NULL) { return qr_expert_pair_find(p->model, adapter, pair->layer, pair->role); }
+    qr_parameters_module_name(p, pair->role, pair->layer, name, sizeof name);
+    return qr_adapter_find(adapter, name);
+}
+
+/* The first one that no pair begins from. */
+static const char *find_left_over(const qr_adapter *adapter, const qr_parameters *p) {
+    for (size_t i = 0; i < adapter->n_modules; i++) {
+        int64_t pair = 0;
+        while (pair < p->lora.n_pairs && module_of(adapter, p, &p->lora.pairs[pair]) != &adapter->modules[i]) {
+            pair++;
+        }
+        if (pair == p->lora.n_pairs) { return adapter->modules[i].name; }
+    }
+    return "";
+}
+
 qrun_status qr_initial_adapter_load(const qr_adapter *adapter, qr_parameters *p, qr_error *err) {
     for (int64_t i = 0; i < p->lora.n_pairs; i++) { QR_RETURN_IF_ERROR(load_pair(adapter, p, &p->lora.pairs[i], err)); }
     QR_RETURN_IF_ERROR(qr_safetensors_check(adapter->file, err));
     if (adapter->n_modules == (size_t)p->lora.n_pairs) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT,
-                   "the adapter to begin from adapts %llu layers and the run would train %lld of them; was it made for "
-                   "another model, or for other `target_modules`?",
-                   (unsigned long long)adapter->n_modules, (long long)p->lora.n_pairs);
+                   "the adapter to begin from adapts %llu layers, and the run would train %lld of them: not %s; was it "
+                   "made for another model, or for other `target_modules`?",
+                   (unsigned long long)adapter->n_modules, (long long)p->lora.n_pairs, find_left_over(adapter, p));
 }
 
 uint64_t qr_initial_adapter_hash(const qr_adapter *adapter) {

@@ -50,4 +50,9 @@ expect_err "--adapter 'x=' has no folder after '='"
 run generate --model "$base" --prompts "$work/one.jsonl" --adapter "$adapters/gpt2-lora"
 expect_true "an adapter of another model is refused" test "$code" -ne 0
 expect_one_error_line
+tables=$QRUN_SOURCE/tests/fixtures/merge/adapters/llama-tables
+run generate --model "$QRUN_SOURCE/tests/fixtures/models/llama" --prompts "$work/one.jsonl" --adapter "$tables"
+expect_code 3
+expect_one_error_line
+expect_err "llama-tables: adapts lm_head, which is possible in layers alone; merge the adapter into the model first"
 finish

@@ -231,6 +231,15 @@ expect_code 3
 expect_one_error_line
 expect_err "llama-lora"
 
+# LoRA on the image encoder would be lost.
+cp -r "$QRUN_SOURCE/tests/fixtures/models/qwen2_5-vl" "$work/vision"
+cp "$QRUN_SOURCE/tests/fixtures/tokenizers/affixes/tokenizer.json" "$work/vision"
+echo '{"text": "Once upon a time"}' >"$work/text.jsonl"
+run finetune --model "$work/vision" --data "$work/text.jsonl" --max-steps 1 --threads 1 --out "$work/v" \
+    --adapter "$QRUN_SOURCE/tests/fixtures/adapters/qwen2_5-vl-visual"
+expect_code 3
+expect_err "adapts 7 layers, and the run would train 6 of them: not model.visual.blocks.0.mlp.down_proj;"
+
 # ---- A disk that is full ----
 
 # A file system of so many KiB of its own, where the machine lets us have one; otherwise only files have a limit.

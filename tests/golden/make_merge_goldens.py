@@ -78,6 +78,7 @@ CASES = {
     "qwen3-vl-moe-experts": ("qwen3-vl-moe", "training/adapters/qwen3-vl-moe-experts",
                              "stacks of experts with columns for rows"),
     "qwen2-vl-lora": ("qwen2-vl", "training/adapters/qwen2-vl", "names without the wrapper's"),
+    "qwen2_5-vl-visual": ("qwen2_5-vl", "adapters/qwen2_5-vl-visual", "an image encoder whose name is not the folder's"),
     "gpt2-lora": ("gpt2", "adapters/gpt2-lora", "fan_in_fan_out: Conv1D matrices are [in, out]"),
     "gpt2-dora": ("gpt2", "merge/adapters/gpt2-dora", "DoRA on Conv1D"),
     "phi3-lora": ("phi3", "merge/adapters/phi3-lora", "fused qkv_proj and gate_up_proj"),
@@ -147,8 +148,8 @@ def _folder_name(base, name):
     name = folder_name(name)
     if base == "kimi-linear":
         return name.replace(".forget_gate.", ".")
-    if base == "qwen2-vl":
-        return name.replace("model.language_model.", "model.")
+    if base in ("qwen2-vl", "qwen2_5-vl"):
+        return name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
     return "backbone." + name.removeprefix("model.") if base.startswith("nemotron-h") else name
 
 
