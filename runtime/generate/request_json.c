@@ -35,7 +35,7 @@ static void free_parsed(parsed_request *parsed) {
 
 /* The members of a request, beside those of generation_json. Those with an offset are read into that field of the
  * parameters. */
-typedef enum member_kind { MEMBER_OTHER, MEMBER_FLOAT, MEMBER_INT } member_kind;
+typedef enum member_kind { MEMBER_OTHER, MEMBER_FLOAT, MEMBER_INT, MEMBER_COUNT } member_kind;
 #define FIELD(name) .key = #name, .offset = offsetof(qrun_request_params, name)
 static const struct {
     const char *key;
@@ -61,7 +61,7 @@ static const struct {
     {FIELD(min_tokens), .kind = MEMBER_INT},
     {FIELD(max_tokens), .kind = MEMBER_INT},
     {FIELD(max_length), .kind = MEMBER_INT},
-    {FIELD(n), .kind = MEMBER_INT},
+    {FIELD(n), .kind = MEMBER_COUNT}, /* 1 or more */
     {FIELD(logprobs), .kind = MEMBER_INT},
     {.key = "ignore_eos"},
     {FIELD(prompt_logprobs), .kind = MEMBER_INT},
@@ -99,10 +99,11 @@ static qrun_status read_sampling(const parsed_request *parsed, qrun_request_para
             QR_RETURN_IF_ERROR(
                 qr_json_get_double(parsed->root, members[i].key, -1e30, 1e30, &number, parsed->what, err));
             *(float *)field = (float)number;
-        } else if (members[i].kind == MEMBER_INT) {
+        } else if (members[i].kind == MEMBER_INT || members[i].kind == MEMBER_COUNT) {
+            const int64_t least = members[i].kind == MEMBER_COUNT ? 1 : INT32_MIN;
             int64_t number = *(int32_t *)field;
             QR_RETURN_IF_ERROR(
-                qr_json_get_int(parsed->root, members[i].key, INT32_MIN, INT32_MAX, &number, parsed->what, err));
+                qr_json_get_int(parsed->root, members[i].key, least, INT32_MAX, &number, parsed->what, err));
             *(int32_t *)field = (int32_t)number;
         }
     }
@@ -113,9 +114,11 @@ static qrun_status read_sampling(const parsed_request *parsed, qrun_request_para
     if (has_most && !has_length) { params->max_length = 0; }
     QR_RETURN_IF_ERROR(qr_json_get_bool(parsed->root, "ignore_eos", &params->ignore_eos, parsed->what, err));
     QR_RETURN_IF_ERROR(qr_json_get_bool(parsed->root, "prompt_only", &params->prompt_only, parsed->what, err));
-    int64_t seed = -1;
-    QR_RETURN_IF_ERROR(qr_json_get_int(parsed->root, "seed", 0, INT64_C(1) << 53, &seed, parsed->what, err));
-    if (seed >= 0) { params->has_seed = true, params->seed = (uint64_t)seed; }
+    if (qr_json_is_null(qr_json_get(parsed->root, "seed"))) { return QRUN_OK; }
+    int64_t seed; /* -1: none, as for vLLM and llama.cpp */
+    QR_RETURN_IF_ERROR(qr_json_get_int(parsed->root, "seed", -1, INT64_C(1) << 53, &seed, parsed->what, err));
+    params->has_seed = seed >= 0;
+    params->seed = params->has_seed ? (uint64_t)seed : 0;
     return QRUN_OK;
 }
 

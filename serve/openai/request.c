@@ -144,8 +144,8 @@ const openai_member *openai_member_find(const openai_member *table, size_t n_mem
     return NULL;
 }
 
-/* OpenAI's seeds are integers of 64 bits; qrun's requests hold 53 bits. Others become some of these, by the bits of
- * the double that they were read as. */
+/* OpenAI's seeds are integers of 64 bits; qrun's requests hold 53 bits, and -1 for no seed. Others become some of these,
+ * by the bits of the double that they were read as. */
 static cJSON *fold_seed(double seed) {
     uint64_t bits;
     char text[32];
@@ -159,7 +159,7 @@ static bool is_far_seed(const cJSON *item) {
     static const double most = 9223372036854775808.0; /* 2^63 */
     if (strcmp(item->string, "seed") != 0 || !cJSON_IsNumber(item)) { return false; }
     const double seed = item->valuedouble;
-    return (seed < 0 || seed > MOST_EXACT) && fabs(seed) <= most && seed == nearbyint(seed);
+    return (seed < -1 || seed > MOST_EXACT) && fabs(seed) <= most && seed == nearbyint(seed);
 }
 
 /* Puts a member where it belongs. */

@@ -549,7 +549,7 @@ class End(unittest.TestCase):
             second = subprocess.run([QRUN, "serve", "--model", MODEL, "--port", str(server.port)],
                                     capture_output=True, text=True, timeout=60)
             self.assertNotEqual(second.returncode, 0)
-            self.assertIn(f"port {server.port}", second.stderr)
+            self.assertIn(f"port {server.port}: another program does; port 0 takes a free one", second.stderr)
         nowhere = subprocess.run([QRUN, "serve", "--model", MODEL, "--host", "no.such.invalid", "--port", "0"],
                                  capture_output=True, text=True, timeout=60)
         self.assertNotEqual(nowhere.returncode, 0)
