@@ -266,7 +266,8 @@ static bool listen_somewhere(server *s, int *port) {
     char where[300];
     (void)snprintf(where, sizeof where, "%s, port %d", p->host, p->port);
     if (errno == EADDRINUSE && inherited < 0) {
-        return fail(s, QRUN_ERROR_IO, "cannot listen on %s: another program does; port 0 takes a free one%s", where, "");
+        return fail(s, QRUN_ERROR_IO, "cannot listen on %s: another program does; port 0 takes a free one%s", where,
+                    "");
     }
     return fail(s, QRUN_ERROR_IO, "cannot listen on %s: %s", inherited >= 0 ? "the inherited socket" : where,
                 errno != 0 ? strerror(errno) : "this is no address of this machine");

@@ -230,11 +230,35 @@ bool chat_add_tool(cJSON *list, cJSON *tool, const char *schema, openai_error *e
     return put(function, "parameters", parameters, error);
 }
 
+/* Makes an object that of a function. */
+static bool name_function(cJSON *object, const char *name, openai_error *error) {
+    if (!put_text(object, "type", "function", error)) { return false; }
+    cJSON *function = new_object(object, "function", error);
+    return function != NULL && put_text(function, "name", name, error);
+}
+
 bool chat_name_tool(cJSON *chat, const char *name, openai_error *error) {
     cJSON *choice = new_object(chat, "tool_choice", error);
-    if (choice == NULL || !put_text(choice, "type", "function", error)) { return false; }
-    cJSON *function = new_object(choice, "function", error);
-    return function != NULL && put_text(function, "name", name, error);
+    return choice != NULL && name_function(choice, name, error);
+}
+
+bool chat_allow_tools(cJSON *chat, const char *mode, const cJSON *tools, openai_error *error) {
+    const cJSON *tool;
+    cJSON *choice = new_object(chat, "tool_choice", error);
+    if (choice == NULL || !put_text(choice, "type", "allowed_tools", error)) { return false; }
+    cJSON *allowed = new_object(choice, "allowed_tools", error);
+    if (allowed == NULL || !put_text(allowed, "mode", mode, error)) { return false; }
+    cJSON *list = cJSON_AddArrayToObject(allowed, "tools");
+    if (list == NULL) { return openai_refuse_for_memory(error); }
+    cJSON_ArrayForEach(tool, tools) {
+        cJSON *entry = cJSON_CreateObject();
+        if (entry == NULL || !cJSON_AddItemToArray(list, entry)) {
+            cJSON_Delete(entry);
+            return openai_refuse_for_memory(error);
+        }
+        if (!name_function(entry, chat_get(tool, "name")->valuestring, error)) { return false; }
+    }
+    return true;
 }
 
 /* ---- Thoughts and forms ------------------------------------------------------------------------------------------ */

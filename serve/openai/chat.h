@@ -64,6 +64,8 @@ bool chat_take_tools(cJSON *root, cJSON *chat, bool (*take)(cJSON *tool, cJSON *
 bool chat_add_tool(cJSON *list, cJSON *tool, const char *schema, openai_error *error);
 /* "tool_choice": this one. */
 bool chat_name_tool(cJSON *chat, const char *name, openai_error *error);
+/* The same for some of them, [{"name": …}], of which one is called ("required") or may be ("auto"). */
+bool chat_allow_tools(cJSON *chat, const char *mode, const cJSON *tools, openai_error *error);
 
 /* An argument of the template, unless the request has it already. */
 bool chat_set_argument(cJSON *chat, const char *name, cJSON *value, openai_error *error);

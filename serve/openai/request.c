@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "serve/openai/chat.h"
+#include "serve/openai/request_tools.h"
 #include "serve/openai/text.h"
 
 bool openai_refuse(openai_error *error, int status, const char *member, const char *format, ...) {
@@ -144,8 +145,8 @@ const openai_member *openai_member_find(const openai_member *table, size_t n_mem
     return NULL;
 }
 
-/* OpenAI's seeds are integers of 64 bits; qrun's requests hold 53 bits, and -1 for no seed. Others become some of these,
- * by the bits of the double that they were read as. */
+/* OpenAI's seeds are integers of 64 bits; qrun's requests hold 53 bits, and -1 for no seed. Others become some of
+ * these, by the bits of the double that they were read as. */
 static cJSON *fold_seed(double seed) {
     uint64_t bits;
     char text[32];
@@ -261,68 +262,8 @@ static bool check_format(openai_request *request, openai_error *error) {
                          "out, or give \"tool_choice\": \"none\"");
 }
 
-/* Sets `called` to the name in {"type": "function", "function": {"name": …}}, as the tool has it. */
-static bool read_called(const cJSON *choice, openai_request *request, openai_error *error) {
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(choice, "type"), *tool;
-    const cJSON *function = cJSON_GetObjectItemCaseSensitive(choice, "function");
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(function, "name");
-    if (!cJSON_IsString(type) || strcmp(type->valuestring, "function") != 0 || !cJSON_IsString(name)) {
-        return openai_refuse(error, 400, "tool_choice",
-                             "\"tool_choice\" can be \"auto\", \"none\", \"required\" or {\"type\": \"function\", "
-                             "\"function\": {\"name\": …}}");
-    }
-    cJSON_ArrayForEach(tool, cJSON_GetObjectItemCaseSensitive(request->body, "tools")) {
-        const cJSON *known =
-            cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(tool, "function"), "name");
-        if (cJSON_IsString(known) && strcmp(known->valuestring, name->valuestring) == 0) {
-            request->called = known->valuestring;
-        }
-    }
-    return request->called != NULL ||
-           openai_refuse(error, 400, "tool_choice", "\"tool_choice\": \"%.64s\" is none of the request's \"tools\"",
-                         name->valuestring);
-}
-
-static bool is_choice(const cJSON *choice, const char *name) {
-    return cJSON_IsString(choice) && strcmp(choice->valuestring, name) == 0;
-}
-
-static bool read_tool_choice(const cJSON *root, openai_request *request, openai_error *error) {
-    const cJSON *choice = cJSON_GetObjectItemCaseSensitive(root, "tool_choice");
-    if (choice == NULL || cJSON_IsNull(choice) || is_choice(choice, "auto")) { return true; }
-    if (is_choice(choice, "none")) {
-        cJSON_DeleteItemFromObjectCaseSensitive(request->body, "tools");
-        return true;
-    }
-    if (!is_choice(choice, "required") && !read_called(choice, request, error)) { return false; }
-    const cJSON *tools = cJSON_GetObjectItemCaseSensitive(request->body, "tools");
-    request->must_call = true;
-    return (cJSON_IsArray(tools) && tools->child != NULL) ||
-           openai_refuse(error, 400, "tool_choice", "\"tool_choice\": a call is required, and there are no \"tools\"");
-}
-
-/* Templates read tools as they are, and would fail in words of their own. */
-static bool check_tools(const openai_request *request, openai_error *error) {
-    const cJSON *tools = cJSON_GetObjectItemCaseSensitive(request->body, "tools"), *tool;
-    if (tools != NULL && !cJSON_IsArray(tools)) {
-        return openai_refuse(error, 400, "tools", "\"tools\" must be a list of tools");
-    }
-    cJSON_ArrayForEach(tool, tools) {
-        const cJSON *type = chat_get(tool, "type");
-        if (type != NULL && !chat_is(type, "function")) {
-            return openai_refuse(error, 400, "tools", "tools of type \"%.60s\" are not supported: \"function\" is",
-                                 cJSON_IsString(type) ? type->valuestring : "?");
-        }
-        if (!cJSON_IsString(chat_get(chat_get(tool, "function"), "name"))) {
-            return openai_refuse(error, 400, "tools",
-                                 "a tool must be {\"type\": \"function\", \"function\": {\"name\": …}}");
-        }
-    }
-    return true;
-}
-
 static bool read_choices_of_form(const cJSON *root, openai_request *request, openai_error *error) {
-    return read_tool_choice(root, request, error) && check_format(request, error) && check_tools(request, error);
+    return openai_read_tools(root, request, error) && check_format(request, error);
 }
 
 /* OpenAI's {"id": bias} as the sequence_bias of generation_config.json: [[[id], bias], …]. */

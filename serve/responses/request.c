@@ -181,19 +181,37 @@ static bool take_tool(cJSON *tool, cJSON *list, openai_error *error) {
     return chat_add_tool(list, tool, "parameters", error);
 }
 
+/* {"type": "function", "name": …} */
+static bool names_function(const cJSON *choice) {
+    return chat_is(chat_get(choice, "type"), "function") && cJSON_IsString(chat_get(choice, "name"));
+}
+
+/* {"type": "allowed_tools", "mode": …, "tools": […]} */
+static bool allows_functions(const cJSON *choice) {
+    const cJSON *mode = chat_get(choice, "mode"), *tools = chat_get(choice, "tools"), *tool;
+    if (!chat_is(chat_get(choice, "type"), "allowed_tools") || !cJSON_IsArray(tools)) { return false; }
+    if (!chat_is(mode, "auto") && !chat_is(mode, "required")) { return false; }
+    cJSON_ArrayForEach(tool, tools) {
+        if (!names_function(tool)) { return false; }
+    }
+    return true;
+}
+
 static bool take_tool_choice(cJSON *root, cJSON *chat, openai_error *error) {
-    const cJSON *choice = chat_get(root, "tool_choice"), *name = chat_get(choice, "name");
+    const cJSON *choice = chat_get(root, "tool_choice");
     if (choice == NULL) { return true; }
-    if (chat_is(chat_get(choice, "type"), "function") && cJSON_IsString(name)) {
-        return chat_name_tool(chat, name->valuestring, error);
+    if (names_function(choice)) { return chat_name_tool(chat, chat_get(choice, "name")->valuestring, error); }
+    if (allows_functions(choice)) {
+        return chat_allow_tools(chat, chat_get(choice, "mode")->valuestring, chat_get(choice, "tools"), error);
     }
     if (chat_is(choice, "auto") || chat_is(choice, "none") || chat_is(choice, "required")) {
         return cJSON_AddStringToObject(chat, "tool_choice", choice->valuestring) != NULL ||
                openai_refuse_for_memory(error);
     }
-    return openai_refuse(error, 400, "tool_choice",
-                         "\"tool_choice\" can be \"auto\", \"none\", \"required\" or {\"type\": \"function\", "
-                         "\"name\": …}");
+    return openai_refuse(
+        error, 400, "tool_choice",
+        "\"tool_choice\" can be \"auto\", \"none\", \"required\", {\"type\": \"function\", \"name\": …} "
+        "or {\"type\": \"allowed_tools\", \"mode\": …, \"tools\": […]}");
 }
 
 /* ---- Forms and thoughts ------------------------------------------------------------------------------------------ */

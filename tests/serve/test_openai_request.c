@@ -7,6 +7,10 @@
 #include "serve/openai/text.h"
 #include "serve/responses/request.h"
 
+#define TOOL(name) "{\"type\":\"function\",\"function\":{\"name\":\"" name "\"}}"
+#define ALLOWED(mode, tools) \
+    "{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"" mode "\",\"tools\":[" tools "]}}"
+
 /* The line that the engine gets for the first prompt; NULL when the request is refused. */
 static char *line_of(const char *json, openai_kind kind, openai_error *error) {
     openai_request request;
@@ -45,8 +49,7 @@ static void test_members_under_their_names_here(void) {
         {"{\"prompt\":\"a\",\"max_tokens\":0,\"echo\":true,\"logprobs\":2,\"best_of\":1}", OPENAI_TEXT,
          "{\"prompt\":\"a\",\"n\":1,\"logprobs\":2,\"prompt_logprobs\":2,\"prompt_only\":true,\"adapter\":\"\"}"},
         /* -1 is no seed; others of 64 bits are folded */
-        {"{\"prompt\":\"a\",\"seed\":-1}", OPENAI_TEXT,
-         "{\"seed\":-1,\"prompt\":\"a\",\"n\":1,\"adapter\":\"\"}"},
+        {"{\"prompt\":\"a\",\"seed\":-1}", OPENAI_TEXT, "{\"seed\":-1,\"prompt\":\"a\",\"n\":1,\"adapter\":\"\"}"},
         {"{\"prompt\":\"a\",\"seed\":-2}", OPENAI_TEXT,
          "{\"seed\":7862588892774400,\"prompt\":\"a\",\"n\":1,\"adapter\":\"\"}"},
         {"{\"prompt\":\"a\",\"seed\":9223372036854775807}", OPENAI_TEXT,
@@ -73,6 +76,9 @@ static void test_members_under_their_names_here(void) {
         {"{\"messages\":[{}],\"tools\":[{\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"required\","
          "\"parallel_tool_calls\":false}",
          OPENAI_CHAT, "{\"tools\":[{\"function\":{\"name\":\"f\"}}],\"messages\":[{}],\"n\":1,\"adapter\":\"\"}"},
+        {"{\"messages\":[{}],\"tools\":[" TOOL("f") "," TOOL("g") "," TOOL("h") "],\"tool_choice\":" ALLOWED(
+             "auto", TOOL("h") "," TOOL("f") "," TOOL("h")) "}",
+         OPENAI_CHAT, "{\"tools\":[" TOOL("f") "," TOOL("h") "],\"messages\":[{}],\"n\":1,\"adapter\":\"\"}"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":null}],\"tools\":[1],\"tool_choice\":\"none\"}", OPENAI_CHAT,
          "{\"messages\":[{\"role\":\"user\",\"content\":null}],\"n\":1,\"adapter\":\"\"}"},
         {"{\"messages\":[{}],\"reasoning_effort\":\"minimal\",\"verbosity\":\"low\",\"prompt_cache_retention\":"
@@ -148,11 +154,19 @@ static void test_refusals(void) {
         {"{\"prompt\":\"a\",\"model\":3}", OPENAI_TEXT, "model", "must be a name"},
         {"{\"messages\":[{}],\"top_logprobs\":2}", OPENAI_CHAT, "top_logprobs", "needs \"logprobs\""},
         {"{\"messages\":[{}],\"tool_choice\":\"required\"}", OPENAI_CHAT, "tool_choice", "there are no \"tools\""},
-        {"{\"messages\":[{}],\"tool_choice\":\"maybe\",\"tools\":[{}]}", OPENAI_CHAT, "tool_choice", "\"required\" or"},
+        {"{\"messages\":[{}],\"tool_choice\":\"maybe\",\"tools\":[{}]}", OPENAI_CHAT, "tool_choice", "\"required\", {"},
         {"{\"messages\":[{}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},\"tools\":[{}]}",
          OPENAI_CHAT, "tool_choice", "\"f\" is none of the request's"},
-        {"{\"messages\":[{}],\"tools\":[{}],\"response_format\":{\"type\":\"json_object\"}}", OPENAI_CHAT,
+        {"{\"messages\":[{}],\"tools\":[" TOOL("f") "],\"response_format\":{\"type\":\"json_object\"}}", OPENAI_CHAT,
          "response_format", "with \"tools\" is not supported"},
+        {"{\"messages\":[{}],\"tools\":[" TOOL("f") "],\"tool_choice\":" ALLOWED("auto", TOOL("g")) "}", OPENAI_CHAT,
+         "tool_choice", "\"g\" is none of the request's"},
+        {"{\"messages\":[{}],\"tools\":[" TOOL("f") "],\"tool_choice\":" ALLOWED("maybe", TOOL("f")) "}", OPENAI_CHAT,
+         "tool_choice", "can be"},
+        {"{\"messages\":[{}],\"tools\":[" TOOL("f") "],\"tool_choice\":" ALLOWED("required", "") "}", OPENAI_CHAT,
+         "tool_choice", "can be"},
+        {"{\"messages\":[{}],\"tool_choice\":" ALLOWED("auto", TOOL("f")) "}", OPENAI_CHAT, "tool_choice",
+         "\"f\" is none of the request's"},
         {"{\"messages\":[{}],\"tools\":3}", OPENAI_CHAT, "tools", "must be a list of tools"},
         {"{\"messages\":[{\"role\":\"assistant\"}],\"continue_final_message\":true}", OPENAI_CHAT, "messages",
          "has a text and no calls"},
@@ -288,6 +302,18 @@ static void test_translations(void) {
          "\"function\"}],\"content\":null},{\"content\":\"r\",\"role\":\"tool\",\"tool_call_id\":\"i\",\"name\":\"f\"}]"
          ",\"n\":1,\"adapter\":\"\"}",
          NULL},
+        {responses_to_chat,
+         "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":\"function\",\"name\":\"g\"}],"
+         "\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":[{\"type\":\"function\",\"name\":"
+         "\"g\"}]}}",
+         "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"g\"}}],\"messages\":[{\"role\":\"user\","
+         "\"content\":\"a\"}],\"n\":1,\"adapter\":\"\"}",
+         NULL},
+        {responses_to_chat,
+         "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":{\"type\":\"allowed_"
+         "tools\","
+         "\"mode\":\"auto\",\"tools\":[{\"type\":\"mcp\",\"server_label\":\"s\"}]}}",
+         NULL, "tool_choice"},
         {messages_to_chat, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", NULL, "max_tokens"},
         {messages_to_count,
          "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"i\"}]}]}", NULL,

@@ -219,7 +219,7 @@ class ToolChoice(unittest.TestCase):
             self.refused(server, "tool_choice", "there are no")
             self.refused(server, "tool_choice", '"x" is none of', tools=TOOLS,
                          tool_choice={"type": "function", "function": {"name": "x"}})
-            self.refused(server, "tool_choice", '"required" or', tools=TOOLS, tool_choice={"type": "custom"})
+            self.refused(server, "tool_choice", '"required", {', tools=TOOLS, tool_choice={"type": "custom"})
             self.refused(server, "tools", "at most 256 tools", tools=[tool(f"f{i}", {"type": "object"}) for i in range(257)])
             self.refused(server, "tools", 'request: "parameters" of "g": #/properties/a: "not" is not supported',
                          tools=[tool("f"), tool("g", odd)])
