@@ -289,7 +289,7 @@ typedef struct qr_store_weight_args {
 /* sum_squares, of each QR_SQUARES_CHUNK elements, of which the last may be fewer: the sum of x², F64, in a fixed order,
  * infinities and NaN included; n_nonfinite counts those. The caller adds the chunks up in their order, so that it does
  * not matter which rank has computed which. */
-enum { QR_SQUARES_CHUNK = 16384 };
+enum { QR_SQUARES_CHUNK = 4096 };
 typedef struct qr_sum_squares_args {
     const float *x; /* [n] */
     int64_t n;

@@ -5,23 +5,50 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "runtime/layers/shards.h"
 #include "runtime/model/expert_adapters.h"
 #include "runtime/model/model_tensors.h"
 
+int64_t qr_parameter_layer(const qr_parameter *parameter) {
+    return qr_role_is_of_model(parameter->role) ? -1 : parameter->layer;
+}
+
+/* Floats that all sections of a layer have so far. */
+static int64_t floats_of_layer(const qr_parameters *p, int64_t layer) {
+    for (int64_t i = 0; i < p->n_sections && layer >= 0; i++) {
+        if (p->sections[i].layer == layer) { return p->sections[i].all_floats; }
+    }
+    return 0;
+}
+
+/* The last section has n floats more, or a new one has. */
+static bool extend_sections(qr_parameters *p, int64_t layer, int64_t n_floats) {
+    if (p->n_sections == 0 || p->sections[p->n_sections - 1].layer != layer) {
+        if (!qr_array_reserve(&p->sections, &p->section_capacity, (size_t)p->n_sections + 1, sizeof *p->sections)) {
+            return false;
+        }
+        const int64_t before = floats_of_layer(p, layer);
+        p->sections[p->n_sections++] = (qr_section){layer, p->n_floats, before, before};
+    }
+    for (int64_t i = 0; i < p->n_sections; i++) {
+        const bool is_last = i + 1 == p->n_sections;
+        if (is_last || (layer >= 0 && p->sections[i].layer == layer)) { p->sections[i].all_floats += n_floats; }
+    }
+    return true;
+}
+
 qrun_status qr_parameters_add(qr_parameters *p, qr_parameter parameter, int64_t *offset, qr_error *err) {
-    if (!qr_array_reserve(&p->list, &p->capacity, (size_t)p->n + 1, sizeof *p->list)) {
+    const int64_t n_floats = qr_round_up(parameter.rows * parameter.cols, QR_PARAMETER_ALIGNMENT);
+    if (!qr_array_reserve(&p->list, &p->capacity, (size_t)p->n + 1, sizeof *p->list) ||
+        !extend_sections(p, qr_parameter_layer(&parameter), n_floats)) {
         return qr_fail_memory(err, "the table of trained tensors", (size_t)p->n * sizeof *p->list);
     }
     parameter.offset = parameter.gradient = p->n_floats;
     p->list[p->n++] = parameter;
-    p->n_floats += qr_round_up(parameter.rows * parameter.cols, QR_PARAMETER_ALIGNMENT);
+    p->n_floats += n_floats;
     p->n_gradient_floats = p->n_values = p->n_floats;
     *offset = parameter.offset;
     return QRUN_OK;
-}
-
-int64_t qr_parameter_layer(const qr_parameter *parameter) {
-    return qr_role_is_of_model(parameter->role) ? -1 : parameter->layer;
 }
 
 /* Places the gradients of a layer (−1: of none) from `begin` on, and returns where they end. */
@@ -62,11 +89,36 @@ bool qr_parameters_next_run(const qr_parameters *p, int64_t layer, int64_t *i, q
     return true;
 }
 
-void qr_parameters_shard_values(qr_parameters *p, const int64_t *begin, int32_t rank, int32_t n_ranks) {
-    p->shard_begin = begin;
-    p->n_shards = n_ranks;
-    p->first_value = begin[rank];
-    p->n_values = begin[rank + 1] - begin[rank];
+void qr_parameters_shard_values(qr_parameters *p, const qr_shards *shards) {
+    p->shards = shards;
+    p->n_values = qr_shards_floats(shards, shards->rank);
+}
+
+float *qr_parameters_at(const qr_parameters *p, int64_t position) {
+    return p->values + (p->shards == NULL ? position : qr_shards_place(p->shards, p->shards->rank, position));
+}
+
+/* The last of n numbers, so many bytes apart and ascending, that is at most `position`. */
+static int64_t last_at_most(const int64_t *numbers, size_t distance, int64_t n, int64_t position) {
+    const unsigned char *bytes = (const unsigned char *)numbers;
+    int64_t low = 0, high = n;
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if (*(const int64_t *)(const void *)(bytes + (size_t)middle * distance) <= position) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+int64_t qr_parameters_find(const qr_parameters *p, int64_t position) {
+    return last_at_most(&p->list[0].offset, sizeof *p->list, p->n, position);
+}
+
+int64_t qr_parameters_section(const qr_parameters *p, int64_t position) {
+    return last_at_most(&p->sections[0].begin, sizeof *p->sections, p->n_sections, position);
 }
 
 /* One block of memory: norms, then ratios. */
@@ -175,23 +227,10 @@ void qr_parameters_destroy(qr_parameters *p) {
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.reference_table, p->lora.table_bytes);
     }
     qr_free(p->list);
+    qr_free(p->sections);
     qr_free(p->lora.pairs);
     qr_free(p->lora.pair_of_slot);
     *p = (qr_parameters){0};
-}
-
-/* The last tensor that begins at most there. */
-static const qr_parameter *tensor_at(const qr_parameters *p, int64_t offset) {
-    int64_t low = 0, high = p->n;
-    while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        if (p->list[middle].offset <= offset) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    return &p->list[low];
 }
 
 /* Where values are in shards or in host memory, the model has vectors in memory of its own. */
@@ -205,11 +244,11 @@ static float *gradient_of_vector(const qr_parameters *p, const float *vector) {
 }
 
 float *qr_parameters_gradient(const qr_parameters *p, const float *value) {
-    if (value != NULL && (p->shard_begin != NULL || p->processor != NULL)) { return gradient_of_vector(p, value); }
+    if (value != NULL && (p->shards != NULL || p->processor != NULL)) { return gradient_of_vector(p, value); }
     const uintptr_t first = (uintptr_t)p->values, at = (uintptr_t)value;
     if (value == NULL || at < first || at >= first + qr_parameters_bytes(p)) { return NULL; }
     const int64_t offset = (int64_t)((at - first) / sizeof *value);
-    const qr_parameter *parameter = tensor_at(p, offset);
+    const qr_parameter *parameter = &p->list[qr_parameters_find(p, offset)];
     return p->gradients + parameter->gradient + (offset - parameter->offset);
 }
 

@@ -31,6 +31,15 @@ typedef struct qr_parameter {
     int64_t gradient;   /* floats, in that of gradients: the same, unless layers share it */
 } qr_parameter;
 
+/* Tensors of the table that follow each other and are of one layer, or of none. A layer may have several sections:
+ * norms, linear layers, experts. */
+typedef struct qr_section {
+    int64_t layer;
+    int64_t begin;                     /* floats, in the arena of values */
+    int64_t floats_before, all_floats; /* of the layer: in sections before this one, and in all. Of what belongs to
+                                        * none, each section is by itself */
+} qr_section;
+
 /* LoRA on one linear layer, or on one of the matrices of all experts of a layer. */
 typedef struct qr_lora_pair {
     const qr_linear_layer *linear; /* NULL: of experts (expert_adapters.h) */
@@ -91,6 +100,9 @@ typedef struct qr_parameters {
     qr_parameter *list;  /* [n] */
     int64_t n;
     size_t capacity;
+    qr_section *sections; /* [n_sections] */
+    int64_t n_sections;
+    size_t section_capacity;
     int64_t n_floats;                   /* of the values; every tensor begins at a multiple of QR_PARAMETER_ALIGNMENT */
     int64_t n_gradient_floats;          /* of the gradients: as many, unless layers share places */
     bool shares_gradients;              /* layers do, from float shared_begin on */
@@ -101,11 +113,10 @@ typedef struct qr_parameters {
     qr_backend *processor;
     float *values, *gradients; /* device, [n_values], [n_gradient_floats]; NULL until they are made */
     void *codes;               /* values on their way to the model's matrices (whole_codes.h); host */
-    /* Values in shards (ZeRO 3): floats of the arena that rank r has are [shard_begin[r], shard_begin[r + 1]), lent;
-     * NULL: this rank has all. read_values brings any of them to host memory. */
-    const int64_t *shard_begin;
-    int32_t n_shards;
-    int64_t first_value, n_values; /* of the arena, those that `values` has */
+    /* Values in shards (ZeRO 3): this rank has those of its shard (shards.h), lent; NULL: all. read_values brings any
+     * of them, of one section at a time, to host memory. */
+    const struct qr_shards *shards;
+    int64_t n_values; /* those that `values` has */
     qrun_status (*read_values)(void *user, int64_t first, int64_t n, float *values, qr_error *err);
     void *read_values_user;
     qr_lora_layers lora;
@@ -120,13 +131,17 @@ qrun_status qr_parameters_add(qr_parameters *parameters, qr_parameter parameter,
 void qr_parameters_share_gradients(qr_parameters *parameters, int32_t n_places);
 /* Before they are created: values in host memory, gradients in two places. */
 void qr_parameters_hold_on_host(qr_parameters *parameters, qr_backend *processor);
-/* Before they are created: this rank has the values of its shard alone. begin: [n_ranks + 1], lent. */
-void qr_parameters_shard_values(qr_parameters *parameters, const int64_t *begin, int32_t rank, int32_t n_ranks);
+/* Before they are created: this rank has the values of its shard alone. Shards are lent. */
+void qr_parameters_shard_values(qr_parameters *parameters, const struct qr_shards *shards);
 /* Where a float of the arena is, of those that this rank has. */
-static inline float *qr_parameters_at(const qr_parameters *parameters, int64_t position) {
-    return parameters->values + (position - parameters->first_value);
+float *qr_parameters_at(const qr_parameters *parameters, int64_t position);
+/* The last tensor, or section, that begins at most there. */
+int64_t qr_parameters_find(const qr_parameters *parameters, int64_t position);
+int64_t qr_parameters_section(const qr_parameters *parameters, int64_t position);
+static inline int64_t qr_parameters_section_end(const qr_parameters *parameters, int64_t section) {
+    return section + 1 < parameters->n_sections ? parameters->sections[section + 1].begin : parameters->n_floats;
 }
-/* Between host memory and values [first, first + n) of those that this rank has. */
+/* Between host memory and values [first, first + n), which this rank has and which follow each other there. */
 qrun_status qr_parameters_read(const qr_parameters *parameters, int64_t first, int64_t n, float *values, qr_error *err);
 qrun_status qr_parameters_write(const qr_parameters *parameters, int64_t first, int64_t n, const float *values,
                                 qr_error *err);

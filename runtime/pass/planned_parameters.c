@@ -17,7 +17,7 @@ qrun_status qr_planned_parameters_begin(const qr_parameters *parameters, qr_para
         QR_RETURN_IF_ERROR(qr_backend_plan_create(parameters->processor, &planned->processor, err));
     }
     planned->read_values = NULL;
-    if (planned->shard_begin != NULL) { qr_whole_shards_attach(planned); }
+    if (planned->shards != NULL) { qr_whole_shards_attach(planned); }
     QR_RETURN_IF_ERROR(qr_model_plan_begin(planned->model, backend, err));
     if (planned->values != NULL) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_parameters_create(planned, err));

@@ -194,7 +194,7 @@ static int64_t chunk_rows(const qr_parameter *parameter) {
 static qrun_status put_rows(const qr_parameters *p, const qr_whole_tensor *tensor, int64_t first, int64_t n,
                             const float *values, qr_error *err) {
     const qr_parameter *parameter = &p->list[tensor->parameter];
-    if (p->shard_begin != NULL) { return qr_whole_shards_put(p, tensor - p->whole.tensors, first, n, values, err); }
+    if (p->shards != NULL) { return qr_whole_shards_put(p, tensor - p->whole.tensors, first, n, values, err); }
     return qr_parameters_write(p, parameter->offset + first * parameter->cols, n * parameter->cols, values, err);
 }
 
@@ -365,7 +365,7 @@ static qrun_status replace_weights(qr_parameters *p, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_weight_overrides_reserve(&whole->overrides, whole->n + 1, err));
     for (int64_t i = 0; i < whole->n; i++) {
         qr_whole_tensor *tensor = &whole->tensors[i];
-        const bool apart = p->shard_begin != NULL || p->processor != NULL; /* the model has it in its own memory */
+        const bool apart = p->shards != NULL || p->processor != NULL; /* the model has it in its own memory */
         if (tensor->matrix == NULL && apart) { continue; }
         if (tensor->matrix == NULL) {
             tensor->original_vector = *tensor->vector;
@@ -439,7 +439,7 @@ qrun_status qr_whole_parameters_refresh(qr_parameters *p, qr_workspace workspace
     if (p->processor != NULL) { return QRUN_OK; }
     for (int64_t i = 0; i < p->whole.n; i++) {
         const qr_whole_tensor *tensor = &p->whole.tensors[i];
-        if (tensor->matrix == NULL || p->shard_begin != NULL) { continue; } /* shards: whole_shards.h */
+        if (tensor->matrix == NULL || p->shards != NULL) { continue; } /* shards: whole_shards.h */
         const qr_store_weight_args args = {.src = p->values + p->list[tensor->parameter].offset,
                                            .weight = tensor->matrix};
         QR_RETURN_IF_ERROR(qr_store_weight(p->backend, &args, workspace, err));

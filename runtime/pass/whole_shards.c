@@ -1,6 +1,7 @@
 #include "runtime/pass/whole_shards.h"
 
 #include "base/sizes.h"
+#include "runtime/layers/shards.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/pass/whole_codes.h"
 
@@ -9,11 +10,11 @@ enum { PIECE_FLOATS = 4096 }; /* rounded at a time */
 /* Floats [first, first + n) of the arena, which this rank has, as codes of the tensor that they are of. */
 static qrun_status read_codes(const qr_parameters *p, const qr_whole_tensor *tensor, int64_t first, int64_t n,
                               unsigned char *codes, qr_error *err) {
+    const float *held = qr_parameters_at(p, first);
     float values[PIECE_FLOATS];
     for (int64_t done = 0; done < n; done += PIECE_FLOATS) {
         const int64_t n_here = qr_min(n - done, PIECE_FLOATS);
-        QR_RETURN_IF_ERROR(p->backend->copy_out(p->backend, values, qr_parameters_at(p, first + done),
-                                                (size_t)n_here * sizeof *values, err));
+        QR_RETURN_IF_ERROR(p->backend->copy_out(p->backend, values, held + done, (size_t)n_here * sizeof *values, err));
         qr_whole_encode(p, tensor, values, n_here, codes + (size_t)done * qr_whole_code_bytes(p, tensor));
     }
     return QRUN_OK;
@@ -46,7 +47,13 @@ static size_t bytes_before(const qr_parameters *p, int64_t l, int64_t position) 
 
 static size_t find_part(const void *user, int64_t l, int32_t rank) {
     const qr_parameters *p = user;
-    return bytes_before(p, l, p->shard_begin[rank]);
+    size_t n_bytes = 0;
+    for (int64_t s = 0; s < p->n_sections; s++) {
+        if (p->sections[s].layer != l) { continue; }
+        const int64_t begin = qr_shards_begin(p->shards, s, rank);
+        if (begin > p->sections[s].begin) { n_bytes = bytes_before(p, l, begin); }
+    }
+    return n_bytes;
 }
 
 /* What this rank has of layer l, into the bytes of the whole layer. */
@@ -56,10 +63,11 @@ static qrun_status read_part(const void *user, int64_t l, unsigned char *layer, 
         const qr_whole_tensor *tensor = &p->whole.tensors[i];
         const qr_parameter *parameter = &p->list[tensor->parameter];
         if (qr_parameter_layer(parameter) != l) { continue; }
-        const int64_t end = qr_min(p->first_value + p->n_values, parameter->offset + padded_floats(parameter));
-        const int64_t first = qr_max(p->first_value, parameter->offset);
-        if (first >= end) { continue; }
-        QR_RETURN_IF_ERROR(read_codes(p, tensor, first, end - first, layer + bytes_before(p, l, first), err));
+        int64_t first;
+        const int64_t n = qr_shards_common(p->shards, p->shards->rank, parameter->offset,
+                                           parameter->offset + padded_floats(parameter), &first);
+        if (n == 0) { continue; }
+        QR_RETURN_IF_ERROR(read_codes(p, tensor, first, n, layer + bytes_before(p, l, first), err));
     }
     return QRUN_OK;
 }
@@ -90,16 +98,15 @@ static qrun_status share_rows(const qr_parameters *p, const qr_whole_tensor *ten
     const qr_parameter *parameter = &p->list[tensor->parameter];
     const int64_t begin = parameter->offset + row * parameter->cols, end = begin + n * parameter->cols;
     const size_t n_code_bytes = qr_whole_code_bytes(p, tensor);
-    qr_parcel parts[QR_MAX_RANKS], sent[QR_MAX_RANKS];
-    for (int32_t r = 0; r < p->n_shards; r++) {
-        const int64_t first = qr_min(qr_max(p->shard_begin[r], begin), end);
-        const int64_t last = qr_min(qr_max(p->shard_begin[r + 1], begin), end);
-        parts[r] = (qr_parcel){codes + (size_t)(first - begin) * n_code_bytes, (size_t)(last - first) * n_code_bytes};
-        if (r == ranks->rank && first < last) {
-            QR_RETURN_IF_ERROR(read_codes(p, tensor, first, last - first, parts[r].memory, err));
-        }
+    qr_parcel parts[QR_MAX_RANKS] = {{0}}, sent[QR_MAX_RANKS];
+    for (int32_t r = 0; r < p->shards->n_ranks; r++) {
+        int64_t first;
+        const int64_t n_part = qr_shards_common(p->shards, r, begin, end, &first);
+        if (n_part == 0) { continue; }
+        parts[r] = (qr_parcel){codes + (size_t)(first - begin) * n_code_bytes, (size_t)n_part * n_code_bytes};
+        if (r == ranks->rank) { QR_RETURN_IF_ERROR(read_codes(p, tensor, first, n_part, parts[r].memory, err)); }
     }
-    for (int32_t r = 0; r < p->n_shards; r++) { sent[r] = parts[ranks->rank]; }
+    for (int32_t r = 0; r < p->shards->n_ranks; r++) { sent[r] = parts[ranks->rank]; }
     QR_RETURN_IF_ERROR(qr_all_to_all(ranks, sent, parts, err));
     return qr_whole_write_codes(p, tensor, row, n, codes, err);
 }
@@ -122,22 +129,24 @@ int64_t qr_whole_shards_share_bytes(const qr_parameters *p, int32_t rank) {
     for (int64_t i = 0; i < p->whole.n; i++) {
         const qr_whole_tensor *tensor = &p->whole.tensors[i];
         const qr_parameter *parameter = &p->list[tensor->parameter];
-        const int64_t first = qr_max(p->shard_begin[rank], parameter->offset);
-        const int64_t end = qr_min(p->shard_begin[rank + 1], parameter->offset + parameter->rows * parameter->cols);
-        if (is_of_layer(p, tensor) || first >= end) { continue; }
-        n_bytes += (end - first) * (int64_t)qr_whole_code_bytes(p, tensor) * (p->n_shards - 1);
+        int64_t first;
+        const int64_t n = qr_shards_common(p->shards, rank, parameter->offset,
+                                           parameter->offset + parameter->rows * parameter->cols, &first);
+        if (is_of_layer(p, tensor)) { continue; }
+        n_bytes += n * (int64_t)qr_whole_code_bytes(p, tensor) * (p->shards->n_ranks - 1);
     }
     return n_bytes;
 }
 
 /* ---- Values from elsewhere --------------------------------------------------------------------------------------- */
 
-/* Values [first, first + n) of the arena, where this rank has them. */
+/* Values [first, first + n) of the arena, of one section, where this rank has them. */
 static qrun_status put_values(const qr_parameters *p, int64_t first, int64_t n, const float *values, qr_error *err) {
-    const int64_t begin = qr_max(first, p->first_value), end = qr_min(first + n, p->first_value + p->n_values);
-    if (begin >= end) { return QRUN_OK; }
+    int64_t begin;
+    const int64_t n_own = qr_shards_common(p->shards, p->shards->rank, first, first + n, &begin);
+    if (n_own == 0) { return QRUN_OK; }
     return p->backend->copy_in(p->backend, qr_parameters_at(p, begin), values + (begin - first),
-                               (size_t)(end - begin) * sizeof *values, err);
+                               (size_t)n_own * sizeof *values, err);
 }
 
 /* As many rows as there is room for, which is no less than a group of them. */
@@ -163,7 +172,10 @@ qrun_status qr_whole_shards_put(const qr_parameters *p, int64_t tensor, int64_t 
 }
 
 qrun_status qr_whole_shards_put_all(const qr_parameters *p, const float *values, qr_error *err) {
-    QR_RETURN_IF_ERROR(put_values(p, 0, p->n_floats, values, err));
+    for (int64_t s = 0; s < p->n_sections; s++) {
+        const int64_t begin = p->sections[s].begin, n = qr_parameters_section_end(p, s) - begin;
+        QR_RETURN_IF_ERROR(put_values(p, begin, n, values + begin, err));
+    }
     for (int64_t i = 0; i < p->whole.n; i++) {
         const qr_whole_tensor *tensor = &p->whole.tensors[i];
         const qr_parameter *parameter = &p->list[tensor->parameter];

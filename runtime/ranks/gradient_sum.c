@@ -28,14 +28,13 @@ struct qr_gradient_sum {
     bool ends_in_own; /* the sum of all is sum 0 of `own`, once the step is added up */
     float *own;       /* device, [unfinished sums][n_floats]: of the gradients that this rank adds up itself, before
                        * it sends what they are */
-    float *total;     /* device: the own shard of sum 0 and, where sums stay, room for its tail. Where there are sums of
-                       * the rank's own, it is the shard's place in the first of them: they are done with what is sent.
-                       * Or in host memory, [unfinished sums][n_floats] */
+    float *total;     /* device: the own shard of sum 0; NULL where there are sums of the rank's own: it is in the first
+                       * of them, which are done with what is sent. Or in host memory, [unfinished sums][n_floats] */
     float *others;    /* device, [unfinished sums − 1][other_floats]: of the own shard, or of a piece */
     int64_t other_floats;
     bool other_pieces;
-    float *arrived; /* device: a piece of another rank, or between devices [n_ranks][piece_floats]; or of the sum, where
-                     * that is in host memory */
+    float *arrived; /* device: a piece of another rank, or between devices [n_ranks][piece_floats]; then a cut chunk. Or
+                     * a piece of the sum, where that is in host memory */
     int64_t arrived_floats;
     uint64_t coming, left[2];  /* the last transfer to the stage, and from each place */
     int64_t fetched;           /* layer whose sum is in the stage, or on its way */
@@ -52,7 +51,7 @@ struct qr_gradient_sum {
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* A tail, which is less than a chunk, has room in the pieces of all ranks. */
+/* What a chunk lacks has room in the pieces of all ranks. */
 static int64_t piece_floats(int32_t n_ranks) { return qr_min(MOST_PIECE_FLOATS, MOST_SENT_FLOATS / n_ranks); }
 
 static qr_deal deal_of(const qr_gradient_options *o) {
@@ -70,13 +69,15 @@ static bool has_other_pieces(const qr_deal *deal) { return qr_deal_count_sending
 static void place_shard(const qr_gradient_options *o, const qr_deal *deal, qr_layout *layout, qr_gradient_sum *sum) {
     const qr_shards *shards = o->shards;
     const int64_t n_own = qr_shards_floats(shards, shards->rank), n_pieces = piece_floats(shards->n_ranks);
-    const int64_t n_other = has_other_pieces(deal) ? n_pieces : n_own, n_tail = o->stays ? QR_SQUARES_CHUNK : 0;
+    const int64_t n_other = has_other_pieces(deal) ? n_pieces : n_own;
+    const int64_t n_arrived = (o->between_devices ? shards->n_ranks : 1) * n_pieces;
     const bool in_own = qr_deal_own_unfinished(deal) > 0;
-    float *total = qr_layout_take(layout, in_own ? 0 : n_own + n_tail, sizeof *total);
+    float *total = qr_layout_take(layout, in_own ? 0 : n_own, sizeof *total);
     float *others = qr_layout_take(layout, (qr_deal_sent_unfinished(deal) - 1) * n_other, sizeof *others);
-    float *arrived = qr_layout_take(layout, (o->between_devices ? shards->n_ranks : 1) * n_pieces, sizeof *arrived);
+    float *arrived =
+        qr_layout_take(layout, o->stays ? qr_max(n_arrived, QR_SQUARES_CHUNK) : n_arrived, sizeof *arrived);
     if (sum != NULL) {
-        sum->total = in_own ? sum->own + shards->begin[shards->rank] : total;
+        sum->total = in_own ? NULL : total;
         sum->others = others;
         sum->other_floats = n_other;
         sum->other_pieces = has_other_pieces(deal);
@@ -93,7 +94,7 @@ static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradie
         if (sum != NULL) { sum->arrived = stage; }
         return layout.offset;
     }
-    const int64_t n_floats = o->shards->begin[o->shards->n_ranks];
+    const int64_t n_floats = o->shards->parameters->n_floats;
     const int64_t n_own = qr_max(qr_deal_own_unfinished(&deal), ends_in_own(o) ? 1 : 0);
     float *own = qr_layout_take(&layout, n_own * n_floats, sizeof *own);
     if (sum != NULL) { sum->own = own; }
@@ -113,7 +114,8 @@ static size_t place_host(const qr_gradient_options *o, void *memory, qr_gradient
     }
     if (n_ranks == 1) { return 0; }
     const int64_t n = o->between_devices ? 0 : n_ranks * piece_floats(n_ranks);
-    const int64_t n_chunks = o->stays ? qr_shards_chunk(o->shards, n_ranks) : 0;
+    int64_t n_chunks = 0;
+    for (int32_t r = 0; r < n_ranks && o->stays; r++) { n_chunks += qr_shards_count_chunks(o->shards, r); }
     float *pieces = qr_layout_take(&layout, N_DIRECTIONS * n, sizeof *pieces);
     qr_chunk_squares *squares = qr_layout_take(&layout, n_chunks, sizeof *squares);
     if (sum != NULL) {
@@ -217,6 +219,12 @@ typedef struct float_run {
     int64_t begin, end;
     float *gradients;
 } float_run;
+
+/* One that lies in a section, from there on. */
+static float_run section_run(const qr_gradient_sum *sum, int64_t section, float *gradients) {
+    const qr_parameters *p = sum->parameters;
+    return (float_run){p->sections[section].begin, qr_parameters_section_end(p, section), gradients};
+}
 
 static float_run whole_run(const qr_gradient_sum *sum) {
     return (float_run){0, sum->parameters->n_floats, sum->parameters->gradients};
@@ -336,9 +344,11 @@ static qrun_status leave(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
 
 /* ---- Several ranks, piece by piece of the shards ----------------------------------------------------------------- */
 
+/* Runs are each of one section. */
+
 /* Floats of rank r's shard that piece i of a run has; *first: where in the arena they begin. */
 static int64_t piece_of(const qr_gradient_sum *sum, const float_run *run, int32_t r, int64_t i, int64_t *first) {
-    const int64_t n = qr_shards_common(run->begin, run->end, sum->shards->begin[r], sum->shards->begin[r + 1], first);
+    const int64_t n = qr_shards_common(sum->shards, r, run->begin, run->end, first);
     *first += i * sum->piece_floats;
     return qr_max(0, qr_min(n - i * sum->piece_floats, sum->piece_floats));
 }
@@ -346,17 +356,23 @@ static int64_t piece_of(const qr_gradient_sum *sum, const float_run *run, int32_
 static int64_t count_pieces(const qr_gradient_sum *sum, const float_run *run) {
     int64_t most = 0, first;
     for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
-        most = qr_max(most,
-                      qr_shards_common(run->begin, run->end, sum->shards->begin[r], sum->shards->begin[r + 1], &first));
+        most = qr_max(most, qr_shards_common(sum->shards, r, run->begin, run->end, &first));
     }
     return qr_ceil_div(most, sum->piece_floats);
 }
 
+/* Where the sum of a float of the own shard is. */
+static float *own_sum_at(const qr_gradient_sum *sum, int64_t position) {
+    if (sum->total == NULL) { return sum->own + position; }
+    return sum->total + qr_shards_place(sum->shards, sum->shards->rank, position);
+}
+
 static int32_t count_senders(const qr_gradient_sum *sum) { return qr_deal_count_senders(&sum->deal, sum->round); }
 
-/* The unfinished sums of floats of the own shard, from its float `at` on. */
-static unfinished_sums sums_of_piece(const qr_gradient_sum *sum, int64_t at) {
-    return (unfinished_sums){sum->total + at, sum->others, sum->other_pieces ? 0 : at, sum->other_floats};
+/* The unfinished sums of floats of the own shard, from one on. */
+static unfinished_sums sums_of_piece(const qr_gradient_sum *sum, int64_t position) {
+    const int64_t place = sum->other_pieces ? 0 : qr_shards_place(sum->shards, sum->shards->rank, position);
+    return (unfinished_sums){own_sum_at(sum, position), sum->others, place, sum->other_floats};
 }
 
 /* Adds piece i of the own shard, of the ranks that have computed something, in their order. */
@@ -367,7 +383,7 @@ static qrun_status add_piece(qr_gradient_sum *sum, const float_run *run, int64_t
     const int64_t n = piece_of(sum, run, own, i, &first);
     const size_t n_bytes = (size_t)n * sizeof(float);
     if (n == 0) { return QRUN_OK; }
-    const unfinished_sums sums = sums_of_piece(sum, first - sum->shards->begin[own]);
+    const unfinished_sums sums = sums_of_piece(sum, first);
     for (int32_t r = 0; r < n_senders; r++) {
         const float *part = run->gradients + (first - run->begin);
         if (r != own && sum->between_devices) {
@@ -449,25 +465,24 @@ static qrun_status sum_layer(qr_gradient_sum *sum, int64_t layer, qr_error *err)
     return QRUN_OK;
 }
 
-static qrun_status gather_piece(qr_gradient_sum *sum, float *arena, int64_t i, qr_error *err) {
-    const float_run run = whole_run(sum);
+static qrun_status gather_piece(qr_gradient_sum *sum, float *arena, const float_run *run, int64_t i, qr_error *err) {
     qr_backend *backend = sum->parameters->backend;
     qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
     const int32_t own = sum->ranks->rank;
     int64_t first;
     qr_parcel own_parcel;
-    const int64_t n_own = piece_of(sum, &run, own, i, &first);
+    const int64_t n_own = piece_of(sum, run, own, i, &first);
     QR_RETURN_IF_ERROR(parcel_of(sum, arena + first, n_own, sum->sent, &own_parcel, err));
     for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
         if (r == own) { continue; }
-        const size_t n_bytes = (size_t)piece_of(sum, &run, r, i, &first) * sizeof(float);
+        const size_t n_bytes = (size_t)piece_of(sum, run, r, i, &first) * sizeof(float);
         sent[r] = own_parcel;
         received[r] =
             (qr_parcel){sum->between_devices ? arena + first : sum->received + r * sum->piece_floats, n_bytes};
     }
     QR_RETURN_IF_ERROR(exchange(sum, sum->between_devices, sent, received, err));
     for (int32_t r = 0; r < sum->ranks->n_ranks && !sum->between_devices; r++) {
-        const int64_t n = piece_of(sum, &run, r, i, &first);
+        const int64_t n = piece_of(sum, run, r, i, &first);
         if (r == own || n == 0) { continue; }
         QR_RETURN_IF_ERROR(
             backend->copy_in(backend, arena + first, received[r].memory, (size_t)n * sizeof(float), err));
@@ -476,72 +491,125 @@ static qrun_status gather_piece(qr_gradient_sum *sum, float *arena, int64_t i, q
 }
 
 qrun_status qr_gradient_sum_gather(qr_gradient_sum *sum, float *arena, qr_error *err) {
-    const float_run run = whole_run(sum);
-    const int64_t n_pieces = count_pieces(sum, &run);
-    for (int64_t i = 0; i < n_pieces; i++) { QR_RETURN_IF_ERROR(gather_piece(sum, arena, i, err)); }
+    for (int64_t s = 0; s < sum->parameters->n_sections; s++) {
+        const float_run run = section_run(sum, s, NULL);
+        const int64_t n_pieces = count_pieces(sum, &run);
+        for (int64_t i = 0; i < n_pieces; i++) { QR_RETURN_IF_ERROR(gather_piece(sum, arena, &run, i, err)); }
+    }
     return QRUN_OK;
 }
 
 /* ---- Squares ----------------------------------------------------------------------------------------------------- */
 
-/* Where a shard ends within a chunk, the rest of the chunk comes from the ranks that have it. A rank's shard has a part
- * of one tail at most. */
-static qrun_status exchange_tails(qr_gradient_sum *sum, qr_error *err) {
-    qr_backend *backend = sum->parameters->backend;
+/* What of a section's chunks other ranks have, to those that have the chunks; `lacking`: where that comes to. In a
+ * section a rank has a part of one such chunk at most. */
+static qrun_status exchange_tails(qr_gradient_sum *sum, int64_t section, float *lacking, qr_error *err) {
     const qr_shards *shards = sum->shards;
     const int32_t own = shards->rank;
+    const qr_shard_chunks own_chunks = qr_shards_chunks(shards, section, own);
     qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
-    int64_t own_tail, tail, first;
-    const int64_t n_own = qr_shards_tail(shards, own, &own_tail);
-    float *tails = sum->between_devices ? sum->total + qr_shards_floats(shards, own) : sum->received;
     for (int32_t r = 0; r < shards->n_ranks; r++) {
-        const int64_t n_tail = qr_shards_tail(shards, r, &tail);
-        int64_t n = qr_shards_common(tail, tail + n_tail, shards->begin[own], shards->begin[own + 1], &first);
-        if (r != own && n > 0) {
-            QR_RETURN_IF_ERROR(parcel_of(sum, sum->total + (first - shards->begin[own]), n, sum->sent, &sent[r], err));
+        const qr_shard_chunks chunks = qr_shards_chunks(shards, section, r);
+        int64_t first, n;
+        if (r < own && chunks.tail < chunks.end) {
+            n = qr_shards_common(shards, own, chunks.tail, chunks.end, &first);
+            if (n > 0) { QR_RETURN_IF_ERROR(parcel_of(sum, own_sum_at(sum, first), n, sum->sent, &sent[r], err)); }
         }
-        n = qr_shards_common(own_tail, own_tail + n_own, shards->begin[r], shards->begin[r + 1], &first);
-        if (r != own && n > 0) { received[r] = (qr_parcel){tails + (first - own_tail), (size_t)n * sizeof(float)}; }
+        if (r > own && own_chunks.tail < own_chunks.end) {
+            n = qr_shards_common(shards, r, own_chunks.tail, own_chunks.end, &first);
+            if (n > 0) { received[r] = (qr_parcel){lacking + (first - own_chunks.tail), (size_t)n * sizeof *lacking}; }
+        }
     }
-    QR_RETURN_IF_ERROR(exchange(sum, sum->between_devices, sent, received, err));
-    if (n_own == 0 || sum->between_devices) { return QRUN_OK; }
-    return backend->copy_in(backend, sum->total + qr_shards_floats(shards, own), sum->received,
-                            (size_t)n_own * sizeof(float), err);
+    return exchange(sum, sum->between_devices, sent, received, err);
 }
 
-qr_chunk_squares *qr_gradient_sum_squares(qr_gradient_sum *sum, int64_t *n_chunks) {
-    *n_chunks = qr_shards_chunk(sum->shards, sum->shards->n_ranks);
-    return sum->squares;
-}
-
-qrun_status qr_gradient_sum_share_squares(qr_gradient_sum *sum, qr_error *err) {
-    const qr_shards *shards = sum->shards;
-    qr_parcel parts[QR_MAX_RANKS] = {{0}}, sent[QR_MAX_RANKS] = {{0}};
+/* Whether a chunk of the section ends in another part than it begins in. */
+static bool has_cut_chunk(const qr_shards *shards, int64_t section) {
     for (int32_t r = 0; r < shards->n_ranks; r++) {
-        const int64_t first = qr_shards_chunk(shards, r), n = qr_shards_chunk(shards, r + 1) - first;
-        parts[r] = (qr_parcel){sum->squares + first, (size_t)n * sizeof *sum->squares};
+        const qr_shard_chunks chunks = qr_shards_chunks(shards, section, r);
+        if (chunks.tail < chunks.end) { return true; }
+    }
+    return false;
+}
+
+qrun_status qr_gradient_sum_cut_chunk(qr_gradient_sum *sum, int64_t section, const float **chunk, qr_error *err) {
+    qr_backend *backend = sum->parameters->backend;
+    const qr_shard_chunks own = qr_shards_chunks(sum->shards, section, sum->shards->rank);
+    const int64_t begin = own.begin + (own.n - 1) * QR_SQUARES_CHUNK, n = own.tail - begin;
+    const bool is_cut = own.tail < own.end;
+    float *lacking = is_cut ? sum->arrived + n : sum->arrived;
+    if (!has_cut_chunk(sum->shards, section)) { return QRUN_OK; }
+    if (is_cut) {
+        *chunk = sum->arrived;
+        QR_RETURN_IF_ERROR(
+            backend->copy_within(backend, sum->arrived, own_sum_at(sum, begin), (size_t)n * sizeof(float), err));
+    }
+    QR_RETURN_IF_ERROR(exchange_tails(sum, section, sum->between_devices ? lacking : sum->received, err));
+    if (!is_cut || sum->between_devices) { return QRUN_OK; }
+    return backend->copy_in(backend, lacking, sum->received, (size_t)(own.end - own.tail) * sizeof(float), err);
+}
+
+/* The squares of all ranks, one rank after the other. */
+static int64_t first_square(const qr_shards *shards, int32_t rank) {
+    int64_t first = 0;
+    for (int32_t r = 0; r < rank; r++) { first += qr_shards_count_chunks(shards, r); }
+    return first;
+}
+
+qr_chunk_squares *qr_gradient_sum_squares(qr_gradient_sum *sum) {
+    return sum->squares + first_square(sum->shards, sum->shards->rank);
+}
+
+qrun_status qr_gradient_sum_share_squares(qr_gradient_sum *sum, qr_chunk_squares *total, qr_error *err) {
+    const qr_shards *shards = sum->shards;
+    const qr_chunk_squares *next[QR_MAX_RANKS];
+    qr_parcel parts[QR_MAX_RANKS] = {{0}}, sent[QR_MAX_RANKS] = {{0}};
+    qr_chunk_squares *at = sum->squares;
+    for (int32_t r = 0; r < shards->n_ranks; r++) {
+        const int64_t n = qr_shards_count_chunks(shards, r);
+        parts[r] = (qr_parcel){at, (size_t)n * sizeof *at};
+        next[r] = at;
+        at += n;
     }
     for (int32_t r = 0; r < shards->n_ranks; r++) { sent[r] = parts[shards->rank]; }
-    return exchange(sum, false, sent, parts, err);
+    QR_RETURN_IF_ERROR(exchange(sum, false, sent, parts, err));
+    *total = (qr_chunk_squares){0};
+    for (int64_t s = 0; s < sum->parameters->n_sections; s++) {
+        for (int32_t r = 0; r < shards->n_ranks; r++) {
+            for (int64_t n = qr_shards_chunks(shards, s, r).n; n > 0; n--, next[r]++) {
+                total->sum += next[r]->sum;
+                total->n_nonfinite += next[r]->n_nonfinite;
+            }
+        }
+    }
+    return QRUN_OK;
 }
 
 /* ---- A step ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status finish(qr_gradient_sum *sum, qr_error *err) {
     const qr_parameters *p = sum->parameters;
-    const int32_t own = sum->shards->rank;
-    const size_t n_bytes = (size_t)qr_shards_floats(sum->shards, own) * sizeof(float);
-    float *arena = sum->ends_in_own ? sum->own : p->gradients, *place = arena + sum->shards->begin[own];
-    if (sum->stays) { return exchange_tails(sum, err); }
-    if (n_bytes > 0 && place != sum->total) {
-        QR_RETURN_IF_ERROR(p->backend->copy_within(p->backend, place, sum->total, n_bytes, err));
+    float *arena = sum->ends_in_own ? sum->own : p->gradients;
+    if (sum->stays) { return QRUN_OK; }
+    for (int64_t s = 0; s < p->n_sections; s++) {
+        const qr_shard_part part = qr_shards_part(sum->shards, s, sum->shards->rank);
+        const size_t n_bytes = (size_t)(part.end - part.begin) * sizeof(float);
+        if (n_bytes == 0 || own_sum_at(sum, part.begin) == arena + part.begin) { continue; }
+        QR_RETURN_IF_ERROR(
+            p->backend->copy_within(p->backend, arena + part.begin, own_sum_at(sum, part.begin), n_bytes, err));
     }
     return qr_gradient_sum_gather(sum, arena, err);
 }
 
 bool qr_gradient_sum_stays(const qr_gradient_sum *sum) { return sum->stays || sum->leaves || sum->ends_in_own; }
 
-const float *qr_gradient_sum_own(const qr_gradient_sum *sum) { return sum->ends_in_own ? sum->own : sum->total; }
+bool qr_gradient_sum_has_all(const qr_gradient_sum *sum) {
+    return sum->leaves || sum->ends_in_own || sum->total == NULL;
+}
+
+const float *qr_gradient_sum_own(const qr_gradient_sum *sum) {
+    return sum->ends_in_own || sum->total == NULL ? sum->own : sum->total;
+}
 
 qr_deal qr_gradient_sum_deal(const qr_gradient_sum *sum, int64_t n_batches) {
     return qr_deal_make(n_batches, sum->n_parts, sum->shards->rank, sum->shards->n_ranks);
@@ -587,7 +655,9 @@ qrun_status qr_gradient_sum_end_batch(qr_gradient_sum *sum, qr_error *err) {
 qrun_status qr_gradient_sum_end_round(qr_gradient_sum *sum, qr_error *err) {
     const bool is_last = sum->round + 1 == qr_deal_count_rounds(&sum->deal);
     if (sum->ranks == NULL) { return QRUN_OK; }
-    const float_run run = whole_run(sum);
-    if (!sum->parameters->shares_gradients) { QR_RETURN_IF_ERROR(sum_run(sum, &run, err)); }
+    for (int64_t s = 0; s < sum->parameters->n_sections && !sum->parameters->shares_gradients; s++) {
+        const float_run run = section_run(sum, s, sum->parameters->gradients + sum->parameters->sections[s].begin);
+        QR_RETURN_IF_ERROR(sum_run(sum, &run, err));
+    }
     return is_last ? finish(sum, err) : QRUN_OK;
 }

@@ -21,8 +21,8 @@
 #define QR_RUNTIME_RANKS_GRADIENT_SUM_H
 
 #include "runtime/layers/parameters.h"
+#include "runtime/layers/shards.h"
 #include "runtime/ranks/ranks.h"
-#include "runtime/ranks/shards.h"
 #include "runtime/ranks/sum_order.h"
 
 typedef struct qr_gradient_sum qr_gradient_sum;
@@ -75,15 +75,20 @@ qrun_status qr_gradient_sum_end_round(qr_gradient_sum *sum, qr_error *err);
 /* Whether the update takes the gradients from the sum, and not from the parameters' arena. */
 bool qr_gradient_sum_stays(const qr_gradient_sum *sum);
 
-/* On the device: the own shard of the sum, and the tail of that (shards.h), or where every rank gets it, all of it. Or
- * in host memory: all of it. */
+/* On the device or in host memory: the own shard of the sum, its parts one after the other. Or the whole arena, in
+ * which a rank that adds up sums of its own has only its parts of the sum of all. */
 const float *qr_gradient_sum_own(const qr_gradient_sum *sum);
+bool qr_gradient_sum_has_all(const qr_gradient_sum *sum); /* the latter */
 
 /* Every rank's shard of an arena to all. */
 qrun_status qr_gradient_sum_gather(qr_gradient_sum *sum, float *arena, qr_error *err);
 
-/* The squares of all chunks, lent: a rank fills in its own, and share brings it the others'. */
-qr_chunk_squares *qr_gradient_sum_squares(qr_gradient_sum *sum, int64_t *n_chunks);
-qrun_status qr_gradient_sum_share_squares(qr_gradient_sum *sum, qr_error *err);
+/* On every rank: the last of its chunks of a section (shards.h) with the floats that other ranks have, on the device
+ * until the next call. It is left as it was on a rank whose chunks all end in its own part. */
+qrun_status qr_gradient_sum_cut_chunk(qr_gradient_sum *sum, int64_t section, const float **chunk, qr_error *err);
+/* Where a rank puts the squares of its chunks, in their order, lent. Share adds those of all ranks up, in the order of
+ * the arena. */
+qr_chunk_squares *qr_gradient_sum_squares(qr_gradient_sum *sum);
+qrun_status qr_gradient_sum_share_squares(qr_gradient_sum *sum, qr_chunk_squares *total, qr_error *err);
 
 #endif

@@ -32,6 +32,7 @@ enum { STATE_BLOCK = QR_SHARD_BLOCK };
 typedef struct tensor_states {
     const qr_parameter *parameter;
     int64_t first;              /* element of the tensor */
+    int64_t place;              /* of what a rank has, in its shard; without shards, in the arena */
     int64_t rows, cols;         /* of the piece; rows is 1 unless it is the whole tensor, 0 of an empty one */
     bool in_8bit;               /* has the codes of 8-bit AdamW, whose small tensors have M and V */
     void *arrays[STATE_ARRAYS]; /* NULL: it has none */
@@ -45,6 +46,7 @@ enum { SMALLEST_8BIT = 4096 };
 static tensor_states whole_states(qrun_optimizer kind, const qr_parameter *parameter) {
     const int64_t n = parameter->rows * parameter->cols;
     return (tensor_states){.parameter = parameter,
+                           .place = parameter->offset,
                            .rows = parameter->rows,
                            .cols = parameter->cols,
                            .in_8bit = kind == QRUN_OPTIMIZER_ADAMW8BIT && n >= SMALLEST_8BIT};
@@ -91,6 +93,7 @@ static tensor_states part_of(const tensor_states *states, int64_t first, int64_t
     if (n == n_elements(states)) { return *states; }
     tensor_states part = *states;
     part.first = states->first + first;
+    part.place = states->place + first;
     part.rows = n > 0 ? 1 : 0;
     part.cols = n;
     for (int a = 0; a < STATE_ARRAYS; a++) {
@@ -112,9 +115,10 @@ static tensor_states states_of_rank(const qr_optimizer_options *options, const q
     const qr_shards *shards = options->shards;
     int64_t first;
     if (shards == NULL) { return whole; }
-    const int64_t n = qr_shards_common(parameter->offset, parameter->offset + n_elements(&whole), shards->begin[rank],
-                                       shards->begin[rank + 1], &first);
-    return part_of(&whole, n > 0 ? first - parameter->offset : 0, n);
+    const int64_t n = qr_shards_common(shards, rank, parameter->offset, parameter->offset + n_elements(&whole), &first);
+    tensor_states part = part_of(&whole, n > 0 ? first - parameter->offset : 0, n);
+    part.place = n > 0 ? qr_shards_place(shards, rank, first) : 0;
+    return part;
 }
 
 /* Of this rank. */
@@ -413,10 +417,9 @@ static float rate_of(const qr_optimizer_options *options, const qr_parameter *pa
     return is_slow || options->lr_ratio_b <= 0 ? learning_rate : learning_rate * options->lr_ratio_b;
 }
 
-/* The gradient of a float of the arena. */
-static const float *gradient_at(const qr_optimizer *o, const qr_optimizer_numbers *numbers, int64_t position) {
-    const qr_shards *shards = o->options.shards;
-    return numbers->gradients + (position - (shards != NULL ? shards->begin[shards->rank] : 0));
+static const float *gradient_of(const tensor_states *piece, const qr_optimizer_numbers *numbers) {
+    const int64_t position = piece->parameter->offset + piece->first;
+    return numbers->gradients + (numbers->of_all ? position : piece->place);
 }
 
 /* Updates a piece of a tensor, whose states are where they are now. */
@@ -428,8 +431,8 @@ static qrun_status step_piece(qr_optimizer *o, const tensor_states *piece, const
     const float lr = rate_of(&o->options, parameter, s->learning_rate), weight_decay = decay_of(&o->options, parameter);
     const int64_t n = piece->rows * piece->cols;
     float *m = piece->arrays[STATE_M], *v = piece->arrays[STATE_V];
-    float *p = qr_parameters_at(parameters, parameter->offset + piece->first);
-    const float *g = gradient_at(o, s, parameter->offset + piece->first);
+    float *p = parameters->values + (parameters->shards != NULL ? piece->place : parameter->offset + piece->first);
+    const float *g = gradient_of(piece, s);
 #define COMMON .p = p, .g = g, .step = s->step, .grad_scale = s->grad_scale, .lr = lr, .weight_decay = weight_decay
 #define ADAMW COMMON, .n = n, .beta1 = BETA1, .beta2 = BETA2, .eps = ADAM_EPS
     if (piece->in_8bit) {

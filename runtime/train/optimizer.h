@@ -2,7 +2,7 @@
 #ifndef QR_RUNTIME_TRAIN_OPTIMIZER_H
 #define QR_RUNTIME_TRAIN_OPTIMIZER_H
 
-#include "runtime/ranks/shards.h"
+#include "runtime/layers/shards.h"
 
 /* Zeroed: the defaults. */
 typedef struct qr_optimizer_options {
@@ -34,7 +34,8 @@ const qr_shards *qr_optimizer_shards(const qr_optimizer *optimizer); /* of its o
 
 /* Of one step. */
 typedef struct qr_optimizer_numbers {
-    const float *gradients; /* where the values are, from the first float of the shard on */
+    const float *gradients; /* where the values are: of all parameters, or of this rank's shard */
+    bool of_all;            /* the former */
     int64_t step;           /* from 1 */
     float learning_rate;
     float grad_scale; /* what gradients are multiplied by first */

@@ -60,7 +60,10 @@ void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *p, qr_sh
                                        .place_floats = p->place_floats};
     *optimizer = s->optimizer;
     if (stays) { optimizer->shards = shards; }
-    qr_shards_make(p, stays && optimizer->kind == QRUN_OPTIMIZER_ADAFACTOR, s->rank, s->n_ranks, shards);
+    *shards = (qr_shards){.parameters = p,
+                          .whole_tensors = stays && optimizer->kind == QRUN_OPTIMIZER_ADAFACTOR,
+                          .rank = s->rank,
+                          .n_ranks = s->n_ranks};
     if (s->rank == QRUN_AUTO) { shards->rank = find_fullest(p, shards, gradients, optimizer); }
 }
 
@@ -76,7 +79,7 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     parameters.model = trainer->model; /* of a variant: another than the one that they were described for */
     qr_trainer_shard(trainer, p, &shards, &gradients, &optimizer);
     qr_layer_stream_plan_rank(trainer->model, shards.rank);
-    if (gradients.values_stay) { qr_parameters_shard_values(&parameters, shards.begin, shards.rank, shards.n_ranks); }
+    if (gradients.values_stay) { qr_parameters_shard_values(&parameters, &shards); }
     QR_RETURN_IF_ERROR(qr_update_plan(p, &optimizer, &scratch_bytes, &copied_bytes, err));
     qr_plan_init(plan);
     qr_plan_set_device(plan, &trainer->memory);

@@ -57,14 +57,14 @@ qrun_status qr_trainer_send_states(const qrun_trainer *trainer, const qr_rank_co
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-/* Floats [first, first + n), each from the rank that has it, into `values` on rank 0; NULL on the others. */
+/* Floats [first, first + n) of one section, each from the rank that has it, into `values` on rank 0; NULL on the
+ * others. */
 static qrun_status collect_values(const qrun_trainer *trainer, int64_t first, int64_t n, float *values, qr_error *err) {
     const qr_parameters *p = &trainer->parameters;
     const qr_shards *shards = &trainer->shards;
     qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
     int64_t begin;
-    const int64_t n_own =
-        qr_shards_common(first, first + n, shards->begin[shards->rank], shards->begin[shards->rank + 1], &begin);
+    const int64_t n_own = qr_shards_common(shards, shards->rank, first, first + n, &begin);
     float *own = values != NULL ? values + (begin - first) : qr_alloc((size_t)qr_max(n_own, 1) * sizeof *own);
     qrun_status status = own == NULL ? qr_fail_memory(err, "a checkpoint", (size_t)n * sizeof *own) : QRUN_OK;
     if (status == QRUN_OK && n_own > 0) {
@@ -73,7 +73,7 @@ static qrun_status collect_values(const qrun_trainer *trainer, int64_t first, in
     QR_TRY(qr_ranks_agree(trainer->ranks, status, err));
     if (values == NULL) { sent[0] = (qr_parcel){own, (size_t)n_own * sizeof *own}; }
     for (int32_t r = 1; r < shards->n_ranks && values != NULL; r++) {
-        const int64_t n_here = qr_shards_common(first, first + n, shards->begin[r], shards->begin[r + 1], &begin);
+        const int64_t n_here = qr_shards_common(shards, r, first, first + n, &begin);
         if (n_here > 0) { received[r] = (qr_parcel){values + (begin - first), (size_t)n_here * sizeof *values}; }
     }
     QR_TRY(qr_all_to_all(trainer->ranks, sent, received, err));
@@ -86,11 +86,12 @@ qrun_status qr_trainer_read_values(void *user, int64_t first, int64_t n, float *
     const qrun_trainer *trainer = user;
     const qr_parameters *p = &trainer->parameters;
     const int64_t most = QR_STATES_PIECE_BYTES / (int64_t)sizeof *values;
-    if (p->shard_begin == NULL) { return qr_parameters_read(p, first, n, values, err); }
-    for (int64_t done = 0; done < n; done += most) {
-        const int64_t n_here = qr_min(most, n - done);
-        QR_RETURN_IF_ERROR(qr_ranks_lead(trainer->ranks, QR_RANK_READ_VALUES, first + done, n_here, err));
-        QR_RETURN_IF_ERROR(collect_values(trainer, first + done, n_here, values + done, err));
+    if (p->shards == NULL) { return qr_parameters_read(p, first, n, values, err); }
+    for (int64_t done = 0, n_here; done < n; done += n_here) {
+        const int64_t at = first + done;
+        n_here = qr_min(qr_min(most, n - done), qr_parameters_section_end(p, qr_parameters_section(p, at)) - at);
+        QR_RETURN_IF_ERROR(qr_ranks_lead(trainer->ranks, QR_RANK_READ_VALUES, at, n_here, err));
+        QR_RETURN_IF_ERROR(collect_values(trainer, at, n_here, values + done, err));
     }
     return QRUN_OK;
 }
@@ -100,7 +101,7 @@ qrun_status qr_trainer_send_values(const qrun_trainer *trainer, const qr_rank_co
     const bool fits = command->first >= 0 && command->first <= n_all && command->n > 0 &&
                       command->n <= QR_STATES_PIECE_BYTES / (int64_t)sizeof(float) &&
                       command->n <= n_all - command->first;
-    if (!fits || trainer->parameters.shard_begin == NULL) {
+    if (!fits || trainer->parameters.shards == NULL) {
         return qr_fail(err, QRUN_ERROR_INTERNAL, "rank 0 asked for values that do not exist");
     }
     return collect_values(trainer, command->first, command->n, NULL, err);

@@ -67,7 +67,7 @@ qrun_status qr_trainer_describe_parameters(qrun_trainer *trainer, qr_error *err)
 
 static void shard_values(qrun_trainer *trainer) {
     qr_parameters *p = &trainer->parameters;
-    qr_parameters_shard_values(p, trainer->shards.begin, trainer->shards.rank, trainer->shards.n_ranks);
+    qr_parameters_shard_values(p, &trainer->shards);
     p->read_values = qr_trainer_read_values;
     p->read_values_user = trainer;
     qr_whole_shards_attach(p);
@@ -262,7 +262,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
         (void)qr_ranks_lead(trainer->ranks, QR_RANK_END, 0, 0, NULL);
         if (trainer->ranks != NULL) { qr_collectives_settle(trainer->ranks); }
     }
-    if (trainer->parameters.shard_begin != NULL) { qr_layer_stream_set_source(trainer->model, backend, NULL); }
+    if (trainer->parameters.shards != NULL) { qr_layer_stream_set_source(trainer->model, backend, NULL); }
     (void)qr_trainer_end_update(trainer, NULL); /* the model keeps its weights */
     qr_trainer_release_memory(trainer);
     qr_optimizer_destroy(trainer->optimizer);

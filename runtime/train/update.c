@@ -9,7 +9,7 @@
 #include "runtime/pass/whole_shards.h"
 
 /* Of the chunks that an op has counted, before the ops' workspace: their sums, then their counts. */
-enum { RESULT_CHUNKS = 1024 };
+enum { RESULT_CHUNKS = 2048 };
 static const size_t RESULT_BYTES = RESULT_CHUNKS * (sizeof(double) + sizeof(int64_t));
 
 /* After the result. */
@@ -43,28 +43,59 @@ static qrun_status measure(qr_backend *backend, const float *x, int64_t n, qr_wo
     return QRUN_OK;
 }
 
-/* The gradients that are updated from: all, or this rank's shard of their sum. */
-static const float *own_gradients(const qr_parameters *p, const qr_gradient_sum *sum) {
-    return sum != NULL ? qr_gradient_sum_own(sum) : p->gradients;
+/* The gradients that are updated from: those of all parameters, or of this rank's shard. */
+typedef struct update_gradients {
+    const qr_parameters *parameters;
+    const qr_shards *shards; /* NULL: one rank updates everything */
+    const float *at;
+    bool of_all;
+} update_gradients;
+
+static update_gradients gradients_of(const qr_parameters *p, const qr_shards *shards, const qr_gradient_sum *sum) {
+    return (update_gradients){
+        .parameters = p,
+        .shards = shards,
+        .at = sum != NULL ? qr_gradient_sum_own(sum) : p->gradients,
+        .of_all = shards == NULL || (sum != NULL && qr_gradient_sum_has_all(sum)),
+    };
+}
+
+/* Of a float of the arena, which this rank has. */
+static const float *gradient_at(const update_gradients *g, int64_t position) {
+    return g->at + (g->of_all ? position : qr_shards_place(g->shards, g->shards->rank, position));
+}
+
+/* Of the chunks of a section those that this rank has. The last one may end in parts of other ranks. */
+static qrun_status measure_section(const update_gradients *g, int64_t section, qr_gradient_sum *sum,
+                                   qr_workspace scratch, qr_chunk_squares *chunks, qr_chunk_squares *total,
+                                   qr_error *err) {
+    qr_backend *updater = qr_parameters_updater(g->parameters);
+    const qr_shard_chunks c = qr_shards_chunks(g->shards, section, g->shards->rank);
+    const int64_t n = c.end - c.begin, n_cut = c.tail < c.end ? n - (c.n - 1) * QR_SQUARES_CHUNK : 0;
+    const float *own = c.n > 0 ? gradient_at(g, c.begin) : NULL, *cut = own;
+    if (sum != NULL) { QR_RETURN_IF_ERROR(qr_gradient_sum_cut_chunk(sum, section, &cut, err)); }
+    QR_RETURN_IF_ERROR(measure(updater, own, n - n_cut, scratch, chunks, total, err));
+    if (n_cut == 0) { return QRUN_OK; }
+    return measure(updater, cut, n_cut, scratch, chunks != NULL ? chunks + (c.n - 1) : NULL, total, err);
 }
 
 /* The squares of all gradients, in the order of the chunks. Where ranks have shards, each has counted those of its own
  * chunks. */
-static qrun_status measure_gradients(const qr_parameters *p, const qr_shards *shards, qr_gradient_sum *sum,
-                                     qr_workspace scratch, qr_chunk_squares *total, qr_error *err) {
-    qr_backend *updater = qr_parameters_updater(p);
+static qrun_status measure_gradients(const update_gradients *g, qr_gradient_sum *sum, qr_workspace scratch,
+                                     qr_chunk_squares *total, qr_error *err) {
+    const qr_parameters *p = g->parameters;
+    qr_chunk_squares *chunks = g->shards != NULL && sum != NULL ? qr_gradient_sum_squares(sum) : NULL;
     *total = (qr_chunk_squares){0};
-    if (shards == NULL) { return measure(updater, own_gradients(p, sum), p->n_floats, scratch, NULL, total, err); }
-    const int64_t chunk = qr_shards_chunk(shards, shards->rank);
-    const int64_t first = chunk * QR_SQUARES_CHUNK;
-    const int64_t end = qr_min(qr_shards_chunk(shards, shards->rank + 1) * QR_SQUARES_CHUNK, p->n_floats);
-    int64_t n_chunks = 0;
-    qr_chunk_squares *chunks = sum != NULL ? qr_gradient_sum_squares(sum, &n_chunks) : NULL;
-    const float *own = own_gradients(p, sum) + (first - shards->begin[shards->rank]);
-    QR_RETURN_IF_ERROR(measure(updater, own, end - first, scratch, chunks != NULL ? chunks + chunk : NULL, total, err));
-    if (sum != NULL) { QR_RETURN_IF_ERROR(qr_gradient_sum_share_squares(sum, err)); }
-    for (int64_t c = 0; c < n_chunks; c++) { add_squares(total, &chunks[c]); }
-    return QRUN_OK;
+    for (int64_t s = 0; s < p->n_sections; s++) {
+        const int64_t begin = p->sections[s].begin, n = qr_parameters_section_end(p, s) - begin;
+        if (g->shards == NULL) {
+            QR_RETURN_IF_ERROR(measure(qr_parameters_updater(p), g->at + begin, n, scratch, NULL, total, err));
+        } else {
+            QR_RETURN_IF_ERROR(measure_section(g, s, sum, scratch, chunks, total, err));
+            if (chunks != NULL) { chunks += qr_shards_chunks(g->shards, s, g->shards->rank).n; }
+        }
+    }
+    return chunks != NULL ? qr_gradient_sum_share_squares(sum, total, err) : QRUN_OK;
 }
 
 /* Of the gradients as they are: 1 / loss_scale, and the clipping of what that gives. */
@@ -93,9 +124,8 @@ static qrun_status update_values(qr_parameters *parameters, qr_optimizer *optimi
     }
     QR_RETURN_IF_ERROR(qr_optimizer_step(optimizer, numbers, workspace, err));
     if (shards != NULL && args->sum != NULL) {
-        QR_RETURN_IF_ERROR(parameters->shard_begin != NULL
-                               ? qr_whole_shards_share(parameters, err)
-                               : qr_gradient_sum_gather(args->sum, parameters->values, err));
+        QR_RETURN_IF_ERROR(parameters->shards != NULL ? qr_whole_shards_share(parameters, err)
+                                                      : qr_gradient_sum_gather(args->sum, parameters->values, err));
     }
     return qr_whole_parameters_refresh(parameters, workspace, err);
 }
@@ -103,14 +133,16 @@ static qrun_status update_values(qr_parameters *parameters, qr_optimizer *optimi
 qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, const qr_update_args *args,
                           qr_workspace scratch, qr_update_result *result, qr_error *err) {
     const qr_shards *shards = qr_optimizer_shards(optimizer);
+    const update_gradients gradients = gradients_of(parameters, shards, args->sum);
     qr_chunk_squares measured;
     *result = (qr_update_result){0};
-    QR_RETURN_IF_ERROR(measure_gradients(parameters, shards, args->sum, scratch, &measured, err));
+    QR_RETURN_IF_ERROR(measure_gradients(&gradients, args->sum, scratch, &measured, err));
     result->grad_norm = sqrt(measured.sum) / (double)args->loss_scale;
     result->skipped = measured.n_nonfinite > 0 || !isfinite(measured.sum);
     if (result->skipped) { return QRUN_OK; }
     result->began = true;
-    result->numbers = (qr_optimizer_numbers){.gradients = own_gradients(parameters, args->sum),
+    result->numbers = (qr_optimizer_numbers){.gradients = gradients.at,
+                                             .of_all = gradients.of_all,
                                              .step = args->step,
                                              .learning_rate = (float)args->learning_rate,
                                              .grad_scale = (float)grad_scale(args, result->grad_norm)};
@@ -120,17 +152,17 @@ qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, co
 qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, const qr_optimizer *optimizer,
                                      const qr_gradient_sum *sum, qr_workspace scratch, int64_t *index, qr_error *err) {
     const qr_shards *shards = qr_optimizer_shards(optimizer);
-    const int64_t begin = shards != NULL ? shards->begin[shards->rank] : 0;
-    const int64_t end = shards != NULL ? shards->begin[shards->rank + 1] : parameters->n_floats;
+    const update_gradients gradients = gradients_of(parameters, shards, sum);
     *index = -1;
     for (int64_t i = 0; i < parameters->n && *index < 0; i++) {
         const qr_parameter *parameter = &parameters->list[i];
+        const int64_t end = parameter->offset + parameter->rows * parameter->cols;
         qr_chunk_squares measured = {0};
-        int64_t first;
-        const int64_t n = qr_shards_common(parameter->offset, parameter->offset + parameter->rows * parameter->cols,
-                                           begin, end, &first);
-        QR_RETURN_IF_ERROR(measure(qr_parameters_updater(parameters), own_gradients(parameters, sum) + (first - begin),
-                                   n, scratch, NULL, &measured, err));
+        int64_t first = parameter->offset, n = end - first;
+        if (shards != NULL) { n = qr_shards_common(shards, shards->rank, parameter->offset, end, &first); }
+        if (n == 0) { continue; }
+        QR_RETURN_IF_ERROR(measure(qr_parameters_updater(parameters), gradient_at(&gradients, first), n, scratch, NULL,
+                                   &measured, err));
         if (measured.n_nonfinite > 0) { *index = i; }
     }
     return QRUN_OK;

@@ -69,7 +69,7 @@ static void open_fixture(fixture *f, place where, int64_t n_batches, int64_t n_p
     if (!leaves(where)) { qr_parameters_share_gradients(p, 1); }
     CHECK(p->n_gradient_floats < p->n_floats);
     CHECK_MSG(qr_parameters_create(p, &err) == QRUN_OK, "%s", err.message);
-    f->shards = (qr_shards){.n_ranks = 1, .begin = {0, p->n_floats}};
+    f->shards = (qr_shards){.parameters = p, .n_ranks = 1};
     const qr_gradient_options options = {.n_accumulate = n_batches,
                                          .n_parts = n_parts,
                                          .shards = &f->shards,

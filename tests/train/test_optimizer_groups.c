@@ -82,12 +82,11 @@ static float *run_keeping(fixture *f, const qr_optimizer_options *options, float
     CHECK(qr_update_plan(p, options, &workspace.n_bytes, &copied_bytes, &err) == QRUN_OK);
     CHECK(f->context.backend->memory_create(f->context.backend, QR_MEMORY_DEVICE, workspace.n_bytes, &workspace.memory,
                                             &err) == QRUN_OK);
-    const int64_t begin = options->shards != NULL ? options->shards->begin[options->shards->rank] : 0;
     fill(p->values, p->n_floats, 0);
     for (int64_t step = 1; step <= N_STEPS; step++) {
         fill(p->gradients, p->n_floats, (uint64_t)step);
         for (int64_t i = 0; i < p->n_floats; i++) { p->gradients[i] *= gradients; }
-        const qr_optimizer_numbers numbers = {p->gradients + begin, step, learning_rate, 0.5F};
+        const qr_optimizer_numbers numbers = {p->gradients, true, step, learning_rate, 0.5F};
         CHECK_MSG(qr_optimizer_step(optimizer, &numbers, workspace, &err) == QRUN_OK, "%s", err.message);
     }
     float *values = qr_alloc_array((size_t)p->n_floats, sizeof *values);
@@ -161,20 +160,59 @@ static void test_offloaded_states_give_the_same_bits(void) {
     }
 }
 
-/* Where shards are cut: equal, but for a block of the states or, uncut, for a tensor. */
-static void check_shards(const qr_parameters *p, const qr_shards *shards, bool whole_tensors) {
-    CHECK(shards->begin[0] == 0 && shards->begin[shards->n_ranks] == p->n_floats);
-    for (int32_t r = 0; r < shards->n_ranks; r++) {
-        const int64_t begin = shards->begin[r], target = p->n_floats * r / shards->n_ranks;
-        CHECK(begin <= shards->begin[r + 1]);
-        CHECK(whole_tensors || (begin <= target && begin > target - QR_SHARD_BLOCK));
-        bool between = begin == p->n_floats;
-        for (int64_t i = 0; i < p->n; i++) {
-            const int64_t into = begin - p->list[i].offset, n = p->list[i].rows * p->list[i].cols;
-            between = between || into == 0 || (!whole_tensors && into > 0 && into < n && into % QR_SHARD_BLOCK == 0);
-        }
-        CHECK_MSG(between, "rank %d of %d begins at %lld", (int)r, (int)shards->n_ranks, (long long)begin);
+/* Where a rank's part of a section begins: between blocks of the states or, uncut, between tensors. */
+static bool is_boundary(const qr_parameters *p, int64_t begin, bool whole_tensors) {
+    bool between = begin == p->n_floats;
+    for (int64_t i = 0; i < p->n; i++) {
+        const int64_t into = begin - p->list[i].offset, n = p->list[i].rows * p->list[i].cols;
+        between = between || into == 0 || (!whole_tensors && into > 0 && into < n && into % QR_SHARD_BLOCK == 0);
     }
+    return between;
+}
+
+/* The parts of a section follow each other from its begin to its end, equal but for a block, and its chunks are each
+ * of one part. What follows each other in a rank's shard has places that do. */
+static void check_shards(const qr_parameters *p, const qr_shards *shards, bool whole_tensors) {
+    int64_t places[QR_MAX_RANKS] = {0}, n_chunks = 0, n_floats = 0;
+    for (int64_t s = 0; s < p->n_sections; s++) {
+        const int64_t begin = p->sections[s].begin, end = qr_parameters_section_end(p, s);
+        int64_t at = begin, chunks = 0;
+        CHECK_INT(qr_parameters_section(p, begin), s);
+        CHECK_INT(qr_parameters_section(p, end - 1), s);
+        for (int32_t r = 0; r < shards->n_ranks; r++) {
+            const qr_shard_part part = qr_shards_part(shards, s, r);
+            const qr_shard_chunks c = qr_shards_chunks(shards, s, r);
+            const qr_section *section = &p->sections[s];
+            const int64_t target = begin + section->all_floats * r / shards->n_ranks - section->floats_before;
+            int64_t first;
+            CHECK(part.begin == at && part.end >= at && part.end <= end);
+            CHECK(is_boundary(p, part.begin, whole_tensors));
+            CHECK(whole_tensors || part.begin == begin || part.begin <= target);
+            CHECK(whole_tensors || part.begin == end || part.begin > target - QR_SHARD_BLOCK);
+            CHECK_INT(qr_shards_common(shards, r, begin, end, &first), part.end - part.begin);
+            if (part.begin < part.end) {
+                CHECK_INT(qr_shards_place(shards, r, part.begin), places[r]);
+                CHECK_INT(qr_shards_place(shards, r, part.end - 1), places[r] + part.end - part.begin - 1);
+            }
+            if (c.n > 0) {
+                CHECK_INT(c.begin, begin + chunks * QR_SQUARES_CHUNK);
+                CHECK(c.begin >= part.begin && c.begin < part.end && c.tail == part.end && c.end <= end);
+                CHECK_INT(qr_ceil_div(c.end - c.begin, QR_SQUARES_CHUNK), c.n);
+            }
+            places[r] += part.end - part.begin;
+            chunks += c.n;
+            at = part.end;
+        }
+        CHECK_INT(at, end);
+        CHECK_INT(chunks, qr_ceil_div(end - begin, QR_SQUARES_CHUNK));
+        n_chunks += chunks;
+    }
+    for (int32_t r = 0; r < shards->n_ranks; r++) {
+        CHECK_INT(qr_shards_floats(shards, r), places[r]);
+        n_chunks -= qr_shards_count_chunks(shards, r);
+        n_floats += places[r];
+    }
+    CHECK(n_chunks == 0 && n_floats == p->n_floats);
 }
 
 /* What each of n ranks makes of its shard is what one makes of everything. So are the states, brought together from
@@ -191,12 +229,15 @@ static void check_ranks(fixture *f, const qr_optimizer_options *whole, int32_t n
         qr_optimizer_options options = *whole;
         qr_optimizer *optimizer = NULL, *fresh = NULL;
         options.shards = &shards;
-        qr_shards_make(p, whole->kind == QRUN_OPTIMIZER_ADAFACTOR, r, n_ranks, &shards);
+        shards = (qr_shards){p, whole->kind == QRUN_OPTIMIZER_ADAFACTOR, r, n_ranks};
         check_shards(p, &shards, whole->kind == QRUN_OPTIMIZER_ADAFACTOR);
         float *values = run_keeping(f, &options, 0.01F, 1, &optimizer);
-        const int64_t begin = shards.begin[r], n = qr_shards_floats(&shards, r);
-        CHECK_MSG(memcmp(values + begin, wanted + begin, (size_t)n * sizeof *values) == 0,
-                  "optimiser %d: rank %d of %d has other values", (int)whole->kind, (int)r, (int)n_ranks);
+        for (int64_t s = 0; s < p->n_sections; s++) {
+            const qr_shard_part part = qr_shards_part(&shards, s, r);
+            const size_t n_bytes = (size_t)(part.end - part.begin) * sizeof *values;
+            CHECK_MSG(memcmp(values + part.begin, wanted + part.begin, n_bytes) == 0,
+                      "optimiser %d: rank %d of %d has other values", (int)whole->kind, (int)r, (int)n_ranks);
+        }
         for (size_t at = 0; at < n_states;) { /* a first piece of an odd size, and the rest */
             const size_t n_piece = at == 0 ? n_states / 3 : n_states - at;
             const size_t n_own = qr_optimizer_states_count(optimizer, r, at, n_piece);
