@@ -118,7 +118,7 @@ typedef struct squares {
     int64_t n_nonfinite;
 } squares;
 
-enum { MAX_CHUNKS = 32 };
+enum { MAX_CHUNKS = 128 };
 
 /* The chunks added up in their order; `apart`: each computed alone, as one rank of several does. */
 static squares run_sum_squares(qr_backend *backend, const float *x, int64_t n, bool apart) {
@@ -146,6 +146,7 @@ static squares run_sum_squares(qr_backend *backend, const float *x, int64_t n, b
 
 /* Squares of F32 numbers are exact in F64; a sum of n positive terms errs by at most n times half a unit. */
 static void check_sum_squares(const float *x, int64_t n, int64_t n_nonfinite) {
+    REQUIRE(qr_ceil_div(n, QR_SQUARES_CHUNK) <= MAX_CHUNKS);
     const squares ref = run_sum_squares(op_everything.ref, x, n, false);
     CHECK_INT(ref.n_nonfinite, n_nonfinite);
     CHECK(n_nonfinite > 0 ? !isfinite(ref.sum) : ref.sum > 0.0);
