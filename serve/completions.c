@@ -21,6 +21,7 @@ typedef struct choice {
     cJSON *logprobs; /* of a whole answer; owned until it is sent */
     openai_logprobs lists;
     int64_t n_characters; /* of text in the pieces that were sent */
+    const char *unread;   /* of an echoed text: what comes after the tokens so far; NULL: it was none. Lent */
     bool is_begun;
     char finish_reason[16];
     char *stop_text; /* that ended it; NULL: none did */
@@ -224,6 +225,20 @@ static void add_calls(choice *c, answer_delta *delta) {
     delta->calls = NULL;
 }
 
+/* Of the text that a token stands for: in an echo, a special token for its name, where the client has written it. */
+static int64_t count_characters(const answer *a, choice *c, const qrun_event *event) {
+    const char *text = event->text, *name;
+    size_t n_bytes = event->text_bytes, n_name;
+    if (event->type == QRUN_EVENT_PROMPT && c->unread != NULL) {
+        name = n_bytes > 0
+                   ? NULL
+                   : openai_special_name(qrun_model_tokenizer(a->owner->params->model), event->token_id, &n_name);
+        if (name != NULL && strncmp(c->unread, name, n_name) == 0) { text = name, n_bytes = n_name; }
+        c->unread += strnlen(c->unread, n_bytes);
+    }
+    return serve_text_count_characters(text, n_bytes);
+}
+
 static void take_text(const answer *a, choice *c, const qrun_event *event, answer_delta *delta) {
     const bool is_done = event->type == QRUN_EVENT_DONE;
     if (event->type == QRUN_EVENT_PROMPT) { return; } /* an echo has the prompt as the client wrote it */
@@ -268,6 +283,7 @@ static void send_text(answer *a, serve_text *out) {
 static bool stream_event(answer *a, choice *c, int index, const qrun_event *event) {
     const bool is_done = event->type == QRUN_EVENT_DONE;
     const bool has_token = event->has_logprob || event->type == QRUN_EVENT_PROMPT;
+    const int64_t n_characters = count_characters(a, c, event);
     answer_delta delta = {.calls = NULL};
     cJSON *logprobs = NULL;
     serve_text_add(&delta.content, c->echo.data, c->echo.size);
@@ -279,9 +295,9 @@ static bool stream_event(answer *a, choice *c, int index, const qrun_event *even
     }
     if (has_token) {
         logprobs = openai_logprobs_begin(a->writer.head.is_chat, c->n_characters, &c->lists);
-        openai_logprobs_add(&c->lists, event, qrun_model_tokenizer(a->owner->params->model));
+        openai_logprobs_add(&c->lists, event, n_characters, qrun_model_tokenizer(a->owner->params->model));
     }
-    c->n_characters += serve_text_count_characters(event->text, event->text_bytes);
+    c->n_characters += n_characters;
     answer_piece piece = {.index = index,
                           .is_first = !c->is_begun,
                           .delta = &delta,
@@ -330,7 +346,10 @@ void completions_tick(completions *c) {
 static void collect_event(answer *a, choice *c, const qrun_event *event) {
     const bool has_token = event->has_logprob || event->type == QRUN_EVENT_PROMPT;
     if (has_token && c->logprobs == NULL) { c->logprobs = openai_logprobs_begin(a->writer.head.is_chat, 0, &c->lists); }
-    if (has_token) { openai_logprobs_add(&c->lists, event, qrun_model_tokenizer(a->owner->params->model)); }
+    if (has_token) {
+        const int64_t n_characters = count_characters(a, c, event);
+        openai_logprobs_add(&c->lists, event, n_characters, qrun_model_tokenizer(a->owner->params->model));
+    }
     take_text(a, c, event, &c->whole);
     if (event->stop_text != NULL) { c->stop_text = strdup(event->stop_text); }
     if (has_failed(c, &c->whole)) { refuse_for_memory(a); }
@@ -623,6 +642,7 @@ static void prepare_choices(answer *a, bool thinks) {
         choice *c = &a->choices[i];
         if (a->parses) { answer_parser_start(&c->parser, format, tools, thinks); }
         if (a->request.echo) {
+            c->unread = cJSON_GetStringValue(cJSON_GetArrayItem(a->request.prompts, i / a->request.n_samples));
             echo_prompt(a, i / a->request.n_samples, a->request.stream ? &c->echo : &c->whole.content);
             c->n_characters = a->request.logprobs >= 0 ? 0 : serve_text_count_characters(c->echo.data, c->echo.size);
         }

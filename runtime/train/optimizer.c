@@ -32,7 +32,7 @@ enum { STATE_BLOCK = QR_SHARD_BLOCK };
 typedef struct tensor_states {
     const qr_parameter *parameter;
     int64_t first;              /* element of the tensor */
-    int64_t place;              /* of what a rank has, in its shard; without shards, in the arena */
+    int64_t place;              /* of `first` among the floats that this rank has; once memory is made */
     int64_t rows, cols;         /* of the piece; rows is 1 unless it is the whole tensor, 0 of an empty one */
     bool in_8bit;               /* has the codes of 8-bit AdamW, whose small tensors have M and V */
     void *arrays[STATE_ARRAYS]; /* NULL: it has none */
@@ -46,7 +46,6 @@ enum { SMALLEST_8BIT = 4096 };
 static tensor_states whole_states(qrun_optimizer kind, const qr_parameter *parameter) {
     const int64_t n = parameter->rows * parameter->cols;
     return (tensor_states){.parameter = parameter,
-                           .place = parameter->offset,
                            .rows = parameter->rows,
                            .cols = parameter->cols,
                            .in_8bit = kind == QRUN_OPTIMIZER_ADAMW8BIT && n >= SMALLEST_8BIT};
@@ -116,9 +115,14 @@ static tensor_states states_of_rank(const qr_optimizer_options *options, const q
     int64_t first;
     if (shards == NULL) { return whole; }
     const int64_t n = qr_shards_common(shards, rank, parameter->offset, parameter->offset + n_elements(&whole), &first);
-    tensor_states part = part_of(&whole, n > 0 ? first - parameter->offset : 0, n);
-    part.place = n > 0 ? qr_shards_place(shards, rank, first) : 0;
-    return part;
+    return part_of(&whole, n > 0 ? first - parameter->offset : 0, n);
+}
+
+/* Where they begin in what this rank has. */
+static int64_t place_of(const qr_optimizer_options *options, const tensor_states *own) {
+    const int64_t position = own->parameter->offset + own->first;
+    const bool is_all = options->shards == NULL || n_elements(own) == 0;
+    return is_all ? position : qr_shards_place(options->shards, options->shards->rank, position);
 }
 
 /* Of this rank. */
@@ -147,7 +151,9 @@ static size_t place_states(const qr_parameters *p, const qr_optimizer_options *o
     for (int64_t i = 0; i < p->n; i++) {
         tensor_states states = own_states(options, &p->list[i]);
         place_arrays(options->kind, &states, &layout);
-        if (tensors != NULL) { tensors[i] = states; }
+        if (tensors == NULL) { continue; }
+        tensors[i] = states;
+        tensors[i].place = place_of(options, &states);
     }
     return layout.offset;
 }

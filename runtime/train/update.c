@@ -8,9 +8,13 @@
 #include "runtime/pass/whole_parameters.h"
 #include "runtime/pass/whole_shards.h"
 
-/* Of the chunks that an op has counted, before the ops' workspace: their sums, then their counts. */
+/* Of the chunks that an op has counted, before the ops' workspace. */
 enum { RESULT_CHUNKS = 2048 };
-static const size_t RESULT_BYTES = RESULT_CHUNKS * (sizeof(double) + sizeof(int64_t));
+typedef struct chunk_results {
+    double sums[RESULT_CHUNKS];
+    int64_t n_nonfinite[RESULT_CHUNKS];
+} chunk_results;
+static const size_t RESULT_BYTES = sizeof(chunk_results);
 
 /* After the result. */
 static qr_workspace workspace_of(qr_workspace scratch) {
@@ -25,17 +29,16 @@ static void add_squares(qr_chunk_squares *total, const qr_chunk_squares *squares
 /* The squares of x [n], chunk by chunk: into `chunks` or, where that is NULL, onto *total. */
 static qrun_status measure(qr_backend *backend, const float *x, int64_t n, qr_workspace scratch,
                            qr_chunk_squares *chunks, qr_chunk_squares *total, qr_error *err) {
-    double *device_sums = scratch.memory, sums[RESULT_CHUNKS];
-    int64_t *device_counts = (int64_t *)(void *)(device_sums + RESULT_CHUNKS), counts[RESULT_CHUNKS];
+    chunk_results *made = scratch.memory, results;
     for (int64_t done = 0; done < n; done += RESULT_CHUNKS * QR_SQUARES_CHUNK) {
         const int64_t n_here = qr_min(n - done, RESULT_CHUNKS * QR_SQUARES_CHUNK);
         const int64_t n_chunks = qr_ceil_div(n_here, QR_SQUARES_CHUNK);
-        const qr_sum_squares_args args = {.x = x + done, .n = n_here, .dst = device_sums, .n_nonfinite = device_counts};
+        const qr_sum_squares_args args = {
+            .x = x + done, .n = n_here, .dst = made->sums, .n_nonfinite = made->n_nonfinite};
         QR_RETURN_IF_ERROR(qr_sum_squares(backend, &args, workspace_of(scratch), err));
-        QR_RETURN_IF_ERROR(backend->copy_out(backend, sums, device_sums, (size_t)n_chunks * sizeof *sums, err));
-        QR_RETURN_IF_ERROR(backend->copy_out(backend, counts, device_counts, (size_t)n_chunks * sizeof *counts, err));
+        QR_RETURN_IF_ERROR(backend->copy_out(backend, &results, made, sizeof results, err)); /* at once: it waits */
         for (int64_t c = 0; c < n_chunks; c++) {
-            const qr_chunk_squares squares = {sums[c], counts[c]};
+            const qr_chunk_squares squares = {results.sums[c], results.n_nonfinite[c]};
             if (chunks != NULL) { *chunks++ = squares; }
             if (chunks == NULL) { add_squares(total, &squares); }
         }

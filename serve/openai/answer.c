@@ -88,7 +88,19 @@ static cJSON *top_of(const qrun_event *event, const qrun_tokenizer *tokenizer) {
     return top;
 }
 
-void openai_logprobs_add(openai_logprobs *lists, const qrun_event *event, const qrun_tokenizer *tokenizer) {
+const char *openai_special_name(const qrun_tokenizer *tokenizer, int32_t id, size_t *n_bytes) {
+    char *kept = NULL, *skipped = NULL;
+    size_t n_kept = 0, n_skipped = 0;
+    const bool is_special =
+        tokenizer != NULL && qrun_detokenize(tokenizer, &id, 1, false, &kept, &n_kept, NULL) == QRUN_OK &&
+        qrun_detokenize(tokenizer, &id, 1, true, &skipped, &n_skipped, NULL) == QRUN_OK && n_kept > 0 && n_skipped == 0;
+    qrun_free(kept);
+    qrun_free(skipped);
+    return is_special ? qrun_token_text(tokenizer, id, n_bytes) : NULL;
+}
+
+void openai_logprobs_add(openai_logprobs *lists, const qrun_event *event, int64_t n_characters,
+                         const qrun_tokenizer *tokenizer) {
     if (lists->content != NULL) {
         cJSON *token = chat_token(tokenizer, event->token_id, event->logprob);
         cJSON *top = cJSON_AddArrayToObject(token, "top_logprobs");
@@ -104,7 +116,7 @@ void openai_logprobs_add(openai_logprobs *lists, const qrun_event *event, const 
     cJSON_AddItemToArray(lists->token_logprobs, has ? exact_number(event->logprob) : cJSON_CreateNull());
     cJSON_AddItemToArray(lists->offsets, cJSON_CreateNumber((double)lists->n_characters));
     cJSON_AddItemToArray(lists->top_logprobs, has ? top_of(event, tokenizer) : cJSON_CreateNull());
-    lists->n_characters += serve_text_count_characters(event->text, event->text_bytes);
+    lists->n_characters += n_characters;
 }
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */

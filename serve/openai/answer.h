@@ -20,7 +20,11 @@ typedef struct openai_logprobs {
 
 /* Begins empty lists in a new object, which the caller adds to a choice; `into` lends them. */
 cJSON *openai_logprobs_begin(bool is_chat, int64_t n_characters_before, openai_logprobs *into);
-void openai_logprobs_add(openai_logprobs *lists, const qrun_event *event, const qrun_tokenizer *tokenizer);
+/* n_characters: of the text that the token stands for. */
+void openai_logprobs_add(openai_logprobs *lists, const qrun_event *event, int64_t n_characters,
+                         const qrun_tokenizer *tokenizer);
+/* The name of a special token, which texts of tokens leave out; lent, not NUL-terminated. NULL of any other. */
+const char *openai_special_name(const qrun_tokenizer *tokenizer, int32_t id, size_t *n_bytes);
 
 /* A vector, as numbers or as text; the answer around a list of them (taken). */
 cJSON *openai_embedding(const float *values, int32_t n, bool in_base64);

@@ -192,6 +192,20 @@ class Prompts(unittest.TestCase):
             self.assertTrue(all(value < 0 for value in echo["logprobs"]["token_logprobs"][1:]))
             for token, offset in list(zip(echo["logprobs"]["tokens"], echo["logprobs"]["text_offset"]))[1:]:
                 self.assertEqual(echo["text"][offset:offset + len(token)], token)
+            # Names of special tokens count where the client wrote them; the token that begins a text has no place in it.
+            special = {"prompt": "ab<|end|>! h\u00e9<|end|>", "max_tokens": 2, "logprobs": 0, "echo": True, "temperature": 0}
+            answer = server.ask("/v1/completions", special)[1]
+            choice, n_prompt = answer["choices"][0], answer["usage"]["prompt_tokens"]
+            self.assertTrue(choice["text"].startswith(special["prompt"]))
+            self.assertEqual(choice["logprobs"]["tokens"][3:5], ["<|end|>", "!"])
+            self.assertEqual(choice["logprobs"]["text_offset"][n_prompt], len(special["prompt"]))
+            for token, offset in list(zip(choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]))[1:n_prompt]:
+                if "\ufffd" not in token:  # a part of a character
+                    self.assertEqual(choice["text"][offset:offset + len(token)], token)
+            offsets = []
+            for piece in server.stream("/v1/completions", special):
+                offsets += (piece["choices"][0]["logprobs"] or {"text_offset": []})["text_offset"]
+            self.assertEqual(offsets, choice["logprobs"]["text_offset"])
             # The continuation scored as a prompt has the bits that it had when it was generated.
             ids = server.ask("/tokenize", {"prompt": echo["text"]})[1]["tokens"]
             for prompt in (ids, [ids], echo["text"]):
