@@ -350,10 +350,9 @@ static qrun_status run_reference(qr_train_pass *pass, const qr_train_batch *batc
     return status;
 }
 
-qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
-                              double *sums, qr_error *err) {
-    pass->follows = false;
-    pass->status = QRUN_OK;
+/* Returns an error where the pass has not come to its end; else pass->status. */
+static qrun_status run_all(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
+                           double *sums, qr_error *err) {
     QR_RETURN_IF_ERROR(run_reference(pass, batch, err));
     QR_RETURN_IF_ERROR(forward(pass, batch, backward, err));
     QR_PASS_COMPUTE(pass, qr_pass_run_loss(pass, batch, loss_scale, backward, sums, err));
@@ -361,21 +360,42 @@ qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, 
     if (backward) { QR_RETURN_IF_ERROR(run_backward(pass, err)); }
     mark_phase(pass, QR_PHASE_other);
     QR_PASS_COMPUTE(pass, pass->backend->sync(pass->backend, err));
-    return pass->status;
+    return QRUN_OK;
+}
+
+/* A rank that fails in bringing a layer together cannot go on to what comes next: the others wait for it there. */
+static qrun_status leave_together(qr_train_pass *pass, qrun_status status, qr_error *err) {
+    qr_collectives *ranks = pass->model->context->ranks;
+    const bool is_alone = ranks == NULL || !qr_layer_stream_is_sharded(pass->model) || qr_backend_plans(pass->backend);
+    if (status == QRUN_ERROR_RANK || is_alone || ranks->lost || err == NULL) { return status; }
+    return qr_collectives_tell(ranks, err->message) ? QRUN_ERROR_RANK : status;
+}
+
+qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
+                              double *sums, qr_error *err) {
+    pass->follows = false;
+    pass->status = QRUN_OK;
+    const qrun_status status = run_all(pass, batch, loss_scale, backward, sums, err);
+    return status != QRUN_OK ? leave_together(pass, status, err) : pass->status;
 }
 
 qrun_status qr_train_pass_put_magnitudes(qr_train_pass *pass, qr_error *err) {
     return qr_lora_parameters_put_magnitudes(pass->parameters, pass->workspace, err);
 }
 
-qrun_status qr_train_pass_follow(qr_train_pass *pass, bool backward, qr_error *err) {
-    if (!qr_layer_stream_is_sharded(pass->model)) { return QRUN_OK; }
-    pass->follows = true;
-    pass->status = QRUN_OK;
+static qrun_status follow_all(qr_train_pass *pass, bool backward, qr_error *err) {
     QR_RETURN_IF_ERROR(run_reference(pass, NULL, err));
     QR_RETURN_IF_ERROR(forward(pass, NULL, backward, err));
     mark_phase(pass, QR_PHASE_backward);
     if (backward) { QR_RETURN_IF_ERROR(run_backward(pass, err)); }
     mark_phase(pass, QR_PHASE_other);
     return QRUN_OK;
+}
+
+qrun_status qr_train_pass_follow(qr_train_pass *pass, bool backward, qr_error *err) {
+    if (!qr_layer_stream_is_sharded(pass->model)) { return QRUN_OK; }
+    pass->follows = true;
+    pass->status = QRUN_OK;
+    const qrun_status status = follow_all(pass, backward, err);
+    return status != QRUN_OK ? leave_together(pass, status, err) : QRUN_OK;
 }
