@@ -31,6 +31,11 @@ static bool tell(qr_collectives *c, const char *message, bool said) {
 /* Rank 0 is who reports. */
 bool qr_collectives_tell(qr_collectives *c, const char *message) { return tell(c, message, c->rank == 0); }
 
+qrun_status qr_collectives_leave(qr_collectives *c, qrun_status status, const qr_error *err) {
+    if (c == NULL || c->lost || err == NULL || status == QRUN_OK || status == QRUN_ERROR_RANK) { return status; }
+    return qr_collectives_tell(c, err->message) ? QRUN_ERROR_RANK : status;
+}
+
 void qr_collectives_settle(qr_collectives *c) { c->settled = true; }
 
 static void count_sent(qr_collectives *c, const qr_parcel *sent) {

@@ -64,6 +64,10 @@ void qr_collectives_destroy(qr_collectives *collectives);
 /* This rank has failed alone and leaves: the others do too. Returns whether one of them reports it; else this rank has
  * to. Afterwards the collectives are lost. */
 bool qr_collectives_tell(qr_collectives *c, const char *message);
+/* The same for what has failed within something that ranks do together, from where a rank cannot go on: the others wait
+ * for it there. Returns the status, or QRUN_ERROR_RANK where another rank reports it. Nothing is done where nothing has
+ * failed, others have, or this rank is alone (NULL). */
+qrun_status qr_collectives_leave(qr_collectives *c, qrun_status status, const qr_error *err);
 /* All know that the run has ended: nothing more is done together. */
 void qr_collectives_settle(qr_collectives *c);
 

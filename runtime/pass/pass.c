@@ -350,7 +350,7 @@ static qrun_status run_reference(qr_train_pass *pass, const qr_train_batch *batc
     return status;
 }
 
-/* Returns an error where the pass has not come to its end; else pass->status. */
+/* Returns an error where the pass has not come to its end; how it fared is pass->status. */
 static qrun_status run_all(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
                            double *sums, qr_error *err) {
     QR_RETURN_IF_ERROR(run_reference(pass, batch, err));
@@ -363,12 +363,10 @@ static qrun_status run_all(qr_train_pass *pass, const qr_train_batch *batch, flo
     return QRUN_OK;
 }
 
-/* A rank that fails in bringing a layer together cannot go on to what comes next: the others wait for it there. */
-static qrun_status leave_together(qr_train_pass *pass, qrun_status status, qr_error *err) {
-    qr_collectives *ranks = pass->model->context->ranks;
-    const bool is_alone = ranks == NULL || !qr_layer_stream_is_sharded(pass->model) || qr_backend_plans(pass->backend);
-    if (status == QRUN_ERROR_RANK || is_alone || ranks->lost || err == NULL) { return status; }
-    return qr_collectives_tell(ranks, err->message) ? QRUN_ERROR_RANK : status;
+/* What stops a pass whose layers ranks share out has failed in bringing a layer together. */
+static qrun_status leave_stopped(const qr_train_pass *pass, qrun_status status, const qr_error *err) {
+    const bool is_shared = qr_layer_stream_is_sharded(pass->model) && !qr_backend_plans(pass->backend);
+    return is_shared ? qr_collectives_leave(pass->model->context->ranks, status, err) : status;
 }
 
 qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
@@ -376,7 +374,7 @@ qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, 
     pass->follows = false;
     pass->status = QRUN_OK;
     const qrun_status status = run_all(pass, batch, loss_scale, backward, sums, err);
-    return status != QRUN_OK ? leave_together(pass, status, err) : pass->status;
+    return status != QRUN_OK ? leave_stopped(pass, status, err) : pass->status;
 }
 
 qrun_status qr_train_pass_put_magnitudes(qr_train_pass *pass, qr_error *err) {
@@ -397,5 +395,5 @@ qrun_status qr_train_pass_follow(qr_train_pass *pass, bool backward, qr_error *e
     pass->follows = true;
     pass->status = QRUN_OK;
     const qrun_status status = follow_all(pass, backward, err);
-    return status != QRUN_OK ? leave_together(pass, status, err) : QRUN_OK;
+    return leave_stopped(pass, status, err);
 }

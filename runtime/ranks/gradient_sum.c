@@ -625,13 +625,6 @@ void qr_gradient_sum_begin_round(qr_gradient_sum *sum, int64_t round, int64_t ba
     sum->fetched = -1;
 }
 
-/* A rank that fails in what ranks do together cannot go on to what comes next: the others wait for it there. */
-static qrun_status leave_together(qr_gradient_sum *sum, qrun_status status, qr_error *err) {
-    const bool is_alone = sum->ranks == NULL || !qr_deal_sends(&sum->deal, sum->round);
-    if (status == QRUN_OK || status == QRUN_ERROR_RANK || is_alone || err == NULL) { return status; }
-    return qr_collectives_tell(sum->ranks, err->message) ? QRUN_ERROR_RANK : status;
-}
-
 /* Where layers share a place, it is zeroed for the next one. */
 qrun_status qr_gradient_sum_layer(void *user, int64_t layer, qr_error *err) {
     qr_gradient_sum *sum = user;
@@ -641,7 +634,10 @@ qrun_status qr_gradient_sum_layer(void *user, int64_t layer, qr_error *err) {
     sum->next--;
     if (!sum->has_batch && !qr_deal_sends(&sum->deal, sum->round)) { return QRUN_OK; }
     if (sum->leaves) { return leave(sum, layer, err); }
-    QR_RETURN_IF_ERROR(leave_together(sum, sum_layer(sum, layer, err), err));
+    const qrun_status status = sum_layer(sum, layer, err);
+    if (status != QRUN_OK) {
+        return qr_deal_sends(&sum->deal, sum->round) ? qr_collectives_leave(sum->ranks, status, err) : status;
+    }
     const size_t n_bytes = (size_t)(p->n_gradient_floats - p->shared_begin) * sizeof(float);
     return n_bytes > 0 ? p->backend->fill_zero(p->backend, p->gradients + p->shared_begin, n_bytes, err) : QRUN_OK;
 }

@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include "base/sizes.h"
+#include "kernels/ops_train.h"
 #include "qrun.h"
 #include "rank_processes.h"
 #include "temporary.h"
@@ -196,7 +197,8 @@ static void test_a_rank_holds_and_sends_what_is_planned(void) {
 /* Ranks send no more than around a ring, also single ones, unless tensors stay whole (Adafactor) and only some of a
  * layer's are theirs. */
 static void check_ring(const rank_case *c, const measurement of[MAX_RANKS]) {
-    const double tail = c->zero > 0 ? N_CUT * 4096 * sizeof(float) : 0; /* at most, of a chunk of squares each */
+    const double tail =
+        c->zero > 0 ? N_CUT * QR_SQUARES_CHUNK * sizeof(float) : 0; /* at most, of a chunk of squares each */
     const bool by_tensor = c->full && c->zero == 3 && c->optimizer == QRUN_OPTIMIZER_ADAFACTOR;
     double sent = 0, ring = 0;
     for (int32_t r = 0; r < c->n_ranks; r++) {
