@@ -6,11 +6,15 @@
 #include <string.h>
 #include <time.h>
 
+#include <event2/util.h>
+
 #include "serve/messages/answer.h"
 #include "serve/openai/answer.h"
 #include "serve/openai/answer_parser.h"
 #include "serve/openai/chat_prompt.h"
 #include "serve/responses/answer.h"
+
+static const uint64_t MOST_SEED = (UINT64_C(1) << 53) - 1; /* of those that JSON's numbers hold exactly */
 
 /* One sample of one prompt: what has come of it. */
 typedef struct choice {
@@ -49,6 +53,8 @@ typedef struct answer {
     tool_choice choice; /* until the engine has the request */
     int64_t n_counted;  /* of the prompt's tokens, where they are what is asked for */
     openai_usage usage;
+    uint64_t seed; /* of the first prompt's samples, where neither the request nor the command line has one; the next
+                    * prompts count on */
     double queue_seconds, first_token_seconds; /* of the first sample of the first prompt */
     char model[256];
     part *parts; /* [n_parts] */
@@ -578,6 +584,10 @@ static bool submit(answer *a, part *p, openai_error *error) {
     }
     deal_part(a, p);
     p->taken_by = (worker_request){.worker = p->replica->worker, .user = p};
+    if (!defaults.has_seed) {
+        defaults.has_seed = true;
+        defaults.seed = (a->seed + (uint64_t)p->prompt) & MOST_SEED;
+    }
     defaults.on_event = worker_take_event;
     defaults.user = &p->taken_by;
     defaults.pooling = a->request.pooling;
@@ -761,6 +771,14 @@ static void on_work(void *user) {
 
 /* ---- Before and after it, on the loop's thread ------------------------------------------------------------------- */
 
+/* With it, a client can ask for the same answer again. */
+static void tell_seed(answer *a) {
+    char text[24];
+    if (a->owner->params->defaults.has_seed || a->request.has_seed) { return; }
+    (void)snprintf(text, sizeof text, "%llu", (unsigned long long)a->seed);
+    http_add_header(a->exchange, "X-Seed", text);
+}
+
 static void on_prepared(void *user) {
     answer *a = user;
     a->is_preparing = false;
@@ -772,6 +790,8 @@ static void on_prepared(void *user) {
         refuse(a, &a->error);
     } else if (a->exchange == NULL || a->is_cancelled) {
         cancel(a);
+    } else if (a->request.kind != OPENAI_EMBEDDING) {
+        tell_seed(a);
     }
     if (a->exchange != NULL && a->adapter[0] != '\0') { http_note(a->exchange, " adapter=%s", a->adapter); }
     for (int i = 0; i < a->n_parts; i++) {
@@ -808,6 +828,8 @@ static answer *make_answer(completions *c, http_exchange *exchange, const answer
                   .next = c->answers};
     (void)snprintf(a->writer.head.id, sizeof a->writer.head.id, "%s%08x%llu", protocol->id_prefix,
                    (unsigned)c->id_start, (unsigned long long)++c->n_answers);
+    evutil_secure_rng_get_bytes(&a->seed, sizeof a->seed);
+    a->seed &= MOST_SEED;
     if (a->next != NULL) { a->next->link = &a->next; }
     c->answers = a;
     c->n_preparing++;

@@ -33,7 +33,7 @@ const option sampling_option_table[N_SAMPLING_OPTIONS] = {
      REQUEST(frequency_penalty), .help = "The same, once for each time the answer has the token. Default: 0."},
     {.name = "seed", .kind = OPTION_SEED, .value_name = "N", REQUEST(seed),
      .help = "Seed of the sampling. Default: made from the request itself, so that the same command gives the same "
-             "answer again; give different seeds for different answers."},
+             "answer again; give different seeds for different answers. `qrun serve` draws one for each request."},
     {.name = "stop", .kind = OPTION_TEXTS, .value_name = "TEXT", INTO(sampling_options, stop),
      .help = "End the answer before this text. May be given several times."},
     {.name = "stop-token-ids", .kind = OPTION_INTS, .value_name = "N,N…", .low = 0, .high = INT_MAX,

@@ -115,10 +115,12 @@ static qrun_status read_sampling(const parsed_request *parsed, qrun_request_para
     QR_RETURN_IF_ERROR(qr_json_get_bool(parsed->root, "ignore_eos", &params->ignore_eos, parsed->what, err));
     QR_RETURN_IF_ERROR(qr_json_get_bool(parsed->root, "prompt_only", &params->prompt_only, parsed->what, err));
     if (qr_json_is_null(qr_json_get(parsed->root, "seed"))) { return QRUN_OK; }
-    int64_t seed; /* -1: none, as for vLLM and llama.cpp */
+    int64_t seed; /* -1: as if it were not there, as for vLLM and llama.cpp */
     QR_RETURN_IF_ERROR(qr_json_get_int(parsed->root, "seed", -1, INT64_C(1) << 53, &seed, parsed->what, err));
-    params->has_seed = seed >= 0;
-    params->seed = params->has_seed ? (uint64_t)seed : 0;
+    if (seed >= 0) {
+        params->has_seed = true;
+        params->seed = (uint64_t)seed;
+    }
     return QRUN_OK;
 }
 

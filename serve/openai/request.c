@@ -170,6 +170,7 @@ static bool take_member(const cJSON *item, openai_request *request, uint64_t *se
     if (member == NULL) { return false; }
     if (member->use != USE_SAME || cJSON_IsNull(item)) { return true; }
     const bool is_far = is_far_seed(item);
+    if (strcmp(item->string, "seed") == 0) { request->has_seed = item->valuedouble != -1; }
     if (cJSON_IsNumber(item) && !is_far && !(fabs(item->valuedouble) <= MOST_EXACT)) {
         return openai_refuse(error, 400, item->string, "\"%s\" is too large", item->string);
     }

@@ -29,6 +29,7 @@ typedef struct openai_request {
     bool in_base64;          /* embeddings */
     bool has_format;         /* the answer is JSON in a form: it has neither thoughts nor calls */
     bool continues;          /* the answer continues the last message, which has text */
+    bool has_seed;           /* other than -1, which is none */
     bool must_call;          /* the answer is a call of one of the tools */
     char *called;            /* of this one; NULL: of any. Lent by `body` */
     qrun_pooling pooling;    /* embeddings */

@@ -22,10 +22,13 @@ PROMPTS = ["Once upon a time", "The dog", "She opened", "A small boat", "Hello",
 
 
 class Server:
-    """A server on a free port; its exit code is in .code afterwards, its log in .lines()."""
+    """A server on a free port; its exit code is in .code afterwards, its log in .lines(). seed: of requests that have
+    none, so that equal ones have equal answers; None: the server draws them."""
 
-    def __init__(self, *options, model=MODEL, tls=None, environment=None, pass_fds=(), wrapper=()):
-        self.options, self.model, self.tls = options, model, tls
+    def __init__(self, *options, model=MODEL, tls=None, environment=None, pass_fds=(), wrapper=(), seed=0):
+        self.options, self.model, self.tls = list(options), model, tls
+        if seed is not None:
+            self.options += ["--seed", str(seed)]
         self.environment = environment
         self.pass_fds = pass_fds
         self.wrapper = list(wrapper)
@@ -132,7 +135,8 @@ def random_request(number):
 def generate(requests):
     """What qrun generate answers: {(request, sample): (text, finish reason, log probabilities)}."""
     lines = "".join(json.dumps(request) + "\n" for request in requests)
-    done = subprocess.run([QRUN, "generate", "--model", MODEL, "--prompts", "-", "--output", "-", "--quiet"],
+    done = subprocess.run([QRUN, "generate", "--model", MODEL, "--prompts", "-", "--output", "-", "--quiet",
+                           "--seed", "0"],
                           input=lines, capture_output=True, text=True, check=True)
     answers = {}
     for line in done.stdout.splitlines():

@@ -176,6 +176,37 @@ class Answers(unittest.TestCase):
                 self.assertEqual(server.ask("/health")[0], 200)
 
 
+class Seeds(unittest.TestCase):
+    request = {"prompt": "Once", "max_tokens": 24, "temperature": 1, "ignore_eos": True}
+
+    @staticmethod
+    def texts(answer):
+        return [choice["text"] for choice in answer["choices"]]
+
+    def test_a_drawn_seed(self):
+        request = self.request
+        with Server(seed=None) as server:
+            for more in ({}, {"seed": None}, {"seed": -1}):
+                asked = [server.ask("/v1/completions", request | more) for _ in range(3)]
+                texts = [self.texts(answer)[0] for _, answer, _ in asked]
+                self.assertGreater(len(set(texts)), 1, more)
+                again = server.ask("/v1/completions", request | {"seed": int(asked[0][2]["X-Seed"])})
+                self.assertEqual((self.texts(again[1])[0], again[2]["X-Seed"]), (texts[0], None))
+            _, answer, head = server.ask("/v1/completions", request | {"prompt": ["Once"] * 4, "n": 2})
+            self.assertGreater(len(set(self.texts(answer))), 5)
+            last = server.ask("/v1/completions", request | {"seed": int(head["X-Seed"]) + 3, "n": 2})[1]
+            self.assertEqual(self.texts(last), self.texts(answer)[6:])
+            chat = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 3}
+            self.assertTrue(server.ask("/v1/chat/completions", chat | {"stream": True})[2]["X-Seed"].isdigit())
+            self.assertIsNone(server.ask("/v1/embeddings", {"input": "Once"})[2]["X-Seed"])
+
+    def test_a_seed_of_the_command_line(self):
+        with Server(seed=3) as server:
+            asked = [server.ask("/v1/completions", self.request | more) for more in ({}, {"seed": -1}, {"seed": 3})]
+            self.assertEqual({(self.texts(answer)[0], head["X-Seed"]) for _, answer, head in asked},
+                             {(self.texts(asked[0][1])[0], None)})
+
+
 class Prompts(unittest.TestCase):
     """What is said of a prompt: its log-probabilities, and its embedding."""
 
