@@ -670,7 +670,7 @@ typedef struct qrun_request_params {
     const qrun_adapter *adapter; /* NULL: the base model */
     /* Sampling. Penalties see prompt and answer (repetition) or the answer alone (presence, frequency). */
     float temperature;                         /* 0: greedy */
-    int32_t top_k;                             /* 0: all */
+    int32_t top_k;                             /* 0, or -1: all */
     float top_p, min_p;                        /* 1 and 0: off */
     float repetition_penalty;                  /* 1: off */
     float presence_penalty, frequency_penalty; /* 0: off */

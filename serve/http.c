@@ -1,6 +1,7 @@
 #include "serve/http.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,7 @@ struct http_exchange {
     http_server *server;
     http_exchange **link, *next; /* among the server's */
     struct bufferevent *buffers;
-    struct event *closed; /* the client closed its side; pending while an answer is due */
+    struct event *closed; /* the client left; pending while an answer is due */
     connection_state state;
     double since;     /* when this state of waiting began: idle, receiving, sending */
     bool is_complete; /* no byte of a next request is here */
@@ -143,9 +144,24 @@ static void drop(http_exchange *x) {
     if (left != NULL) { left(user); }
 }
 
+/* A reset, or an error of the connection. */
+static bool is_broken(evutil_socket_t descriptor) {
+    struct pollfd look = {.fd = descriptor};
+    return poll(&look, 1, 0) > 0 && (look.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+/* Of a client that closes its side, libevent says EV_CLOSED; of a reset only that there is something to read, as of the
+ * bytes of a next request. Those stay unread and would be told again and again: once there are some, a reset is looked
+ * for every second. */
 static void on_closed(evutil_socket_t descriptor, short what, void *arg) {
-    (void)descriptor, (void)what;
-    drop(arg);
+    static const struct timeval second = {.tv_sec = 1};
+    http_exchange *x = arg;
+    if ((what & EV_CLOSED) != 0 || is_broken(descriptor)) {
+        drop(x);
+        return;
+    }
+    (void)event_assign(x->closed, x->server->params.base, descriptor, EV_CLOSED, on_closed, x);
+    if (event_add(x->closed, &second) != 0) { drop(x); }
 }
 
 void http_on_left(http_exchange *x, void (*left)(void *user), void *user) {
@@ -203,10 +219,13 @@ void http_note(http_exchange *x, const char *format, ...) {
 /* n_bytes −1: in pieces. */
 static void put_head(http_exchange *x, int status, const char *content_type, int64_t n_bytes) {
     struct evbuffer *out = bufferevent_get_output(x->buffers);
+    char date[40];
     x->status = status;
+    (void)evutil_date_rfc1123(date, sizeof date, NULL);
     x->in_chunks = n_bytes < 0 && x->head.minor_version == 1;
     x->keeps_alive = x->keeps_alive && (n_bytes >= 0 || x->in_chunks);
-    (void)evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n", status, reason_of(status), content_type);
+    (void)evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\n", status, reason_of(status),
+                              date, content_type);
     (void)evbuffer_add(out, x->fields, x->n_fields_bytes);
     if (n_bytes >= 0) { (void)evbuffer_add_printf(out, "Content-Length: %lld\r\n", (long long)n_bytes); }
     if (x->in_chunks) { (void)evbuffer_add_printf(out, "Transfer-Encoding: chunked\r\n"); }
@@ -351,7 +370,7 @@ static void hand_over(http_exchange *x) {
     const evutil_socket_t descriptor = bufferevent_getfd(x->buffers);
     bufferevent_disable(x->buffers, EV_READ);
     x->began = now();
-    x->closed = event_new(x->server->params.base, descriptor, EV_CLOSED, on_closed, x);
+    x->closed = event_new(x->server->params.base, descriptor, EV_READ | EV_CLOSED, on_closed, x);
     if (x->closed == NULL || event_add(x->closed, NULL) != 0) {
         refuse(x, 503, NULL);
         return;

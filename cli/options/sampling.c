@@ -17,8 +17,8 @@ const option sampling_option_table[N_SAMPLING_OPTIONS] = {
     {.name = "temperature", .kind = OPTION_NUMBER, .value_name = "X", .low = 0, .high = 100, REQUEST(temperature),
      .help = "0 always takes the most likely token (greedy); higher is more varied. Default for this and the next "
              "four: the model's generation_config.json; greedy where that has no \"do_sample\": true."},
-    {.name = "top-k", .kind = OPTION_INT, .value_name = "N", .low = 0, .high = INT_MAX, REQUEST(top_k),
-     .help = "Sample from the N most likely tokens only; 0: all."},
+    {.name = "top-k", .kind = OPTION_INT, .value_name = "N", .low = -1, .high = INT_MAX, REQUEST(top_k),
+     .help = "Sample from the N most likely tokens only; 0 or -1: all."},
     {.name = "top-p", .kind = OPTION_NUMBER, .value_name = "P", .low = 0, .high = 1, REQUEST(top_p),
      .help = "Sample from the most likely tokens that make up probability P; 1: all."},
     {.name = "min-p", .kind = OPTION_NUMBER, .value_name = "P", .low = 0, .high = 1, REQUEST(min_p),

@@ -100,7 +100,8 @@ const option train_adapter_table[N_TRAIN_ADAPTER_OPTIONS] = {
 const option train_full_table[N_TRAIN_FULL_OPTIONS] = {
     {.name = "full", .kind = OPTION_FLAG, TRAIN(weights.full),
      .help = "Train every weight instead of an adapter. The model is held in the compute type (--dtype), and --out "
-             "becomes a model folder of its own. Takes about 18 bytes per weight with adamw, 12 with adamw8bit."},
+             "becomes a model folder of its own. Takes about 18 bytes per weight with adamw; with adamw8bit 12, and "
+             "18 for embeddings."},
     {.name = "init", .kind = OPTION_CHOICE, .choices = inits, TRAIN(weights.init_random),
      .help = "With --full: start from the model's weights, or from random ones as its family initialises them. random "
              "needs no weights in --model, only config.json and the tokenizer. Default: model."},
@@ -158,7 +159,8 @@ const option train_batch_table[N_TRAIN_BATCH_OPTIONS] = {
 
 const option train_optimizer_table[N_TRAIN_OPTIMIZER_OPTIONS] = {
     {.name = "optimizer", .kind = OPTION_CHOICE, .choices = train_optimizers, TRAIN(optimization.optimizer),
-     .help = "adamw8bit holds its states in 8 bits as bitsandbytes does; sgd has momentum. Default: adamw."},
+     .help = "adamw8bit holds its states in 8 bits as bitsandbytes does, but for embeddings; sgd has momentum. Default: "
+             "adamw."},
     {.name = "learning-rate", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-12, .high = 100,
      TRAIN(optimization.learning_rate),
      .help = "Highest learning rate. Default: 2e-4; with --full 2e-5, from random weights 1e-3."},

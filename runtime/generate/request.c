@@ -25,7 +25,7 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
     }
     const qr_range ranges[] = {
         {"temperature", (double)params->temperature, 0, 100},
-        {"top_k", params->top_k, 0, INT32_MAX},
+        {"top_k", params->top_k, -1, INT32_MAX},
         {"top_p", (double)params->top_p, 0, 1},
         {"min_p", (double)params->min_p, 0, 1},
         {"repetition_penalty", (double)params->repetition_penalty, 0.01, 100},
@@ -290,7 +290,7 @@ static qrun_status copy_prompt(const qr_tokens *prompt, qr_request *request, qr_
 static void copy_options(const qrun_request_params *params, const qr_tokens *prompt, qr_request *request) {
     request->sampling = (qr_sampling){
         .temperature = params->temperature,
-        .top_k = params->top_k,
+        .top_k = params->top_k < 0 ? 0 : params->top_k,
         .top_p = params->top_p,
         .min_p = params->min_p,
         .repetition_penalty = params->repetition_penalty,

@@ -34,7 +34,7 @@ typedef struct tensor_states {
     int64_t first;              /* element of the tensor */
     int64_t place;              /* of `first` among the floats that this rank has; once memory is made */
     int64_t rows, cols;         /* of the piece; rows is 1 unless it is the whole tensor, 0 of an empty one */
-    bool in_8bit;               /* has the codes of 8-bit AdamW, whose small tensors have M and V */
+    bool in_8bit;               /* has the codes of 8-bit AdamW, whose small tensors and tables have M and V */
     void *arrays[STATE_ARRAYS]; /* NULL: it has none */
 } tensor_states;
 
@@ -42,13 +42,21 @@ static int64_t n_elements(const tensor_states *states) { return states->rows * s
 
 enum { SMALLEST_8BIT = 4096 };
 
+/* A row of a table has gradients only where its token occurs. In 8 bits its small second moments would become zero, and
+ * its next update tens of times the learning rate: so the HF Trainer too keeps 32 bits for every nn.Embedding. */
+static bool is_table(const qr_parameter *parameter) {
+    return parameter->kind == QR_PARAMETER_MATRIX &&
+           (parameter->role == QR_ROLE_EMBEDDING || parameter->role == QR_ROLE_POSITION_EMBEDDING ||
+            parameter->role == QR_ROLE_INPUTS_EMBEDDING);
+}
+
 /* The states of a whole tensor, without memory. */
 static tensor_states whole_states(qrun_optimizer kind, const qr_parameter *parameter) {
     const int64_t n = parameter->rows * parameter->cols;
     return (tensor_states){.parameter = parameter,
                            .rows = parameter->rows,
                            .cols = parameter->cols,
-                           .in_8bit = kind == QRUN_OPTIMIZER_ADAMW8BIT && n >= SMALLEST_8BIT};
+                           .in_8bit = kind == QRUN_OPTIMIZER_ADAMW8BIT && n >= SMALLEST_8BIT && !is_table(parameter)};
 }
 
 /* Elements of an array of the states; 0: they have none. */

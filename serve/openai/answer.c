@@ -75,16 +75,21 @@ static cJSON *chat_token(const qrun_tokenizer *tokenizer, int32_t id, float logp
     return token;
 }
 
-/* By the tokens' texts; of several with one text the best. */
+static void add_by_text(cJSON *top, const qrun_tokenizer *tokenizer, int32_t id, float logprob) {
+    cJSON *name = token_string(tokenizer, id);
+    if (cJSON_IsString(name) && !cJSON_HasObjectItem(top, name->valuestring)) {
+        cJSON_AddItemToObject(top, name->valuestring, exact_number(logprob));
+    }
+    cJSON_Delete(name);
+}
+
+/* By the tokens' texts; of several with one text the best. The token itself is among them, or one more. */
 static cJSON *top_of(const qrun_event *event, const qrun_tokenizer *tokenizer) {
     cJSON *top = cJSON_CreateObject();
     for (int32_t i = 0; i < event->n_top; i++) {
-        cJSON *name = token_string(tokenizer, event->top[i].token_id);
-        if (cJSON_IsString(name) && !cJSON_HasObjectItem(top, name->valuestring)) {
-            cJSON_AddItemToObject(top, name->valuestring, exact_number(event->top[i].logprob));
-        }
-        cJSON_Delete(name);
+        add_by_text(top, tokenizer, event->top[i].token_id, event->top[i].logprob);
     }
+    add_by_text(top, tokenizer, event->token_id, event->logprob);
     return top;
 }
 

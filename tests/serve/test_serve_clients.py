@@ -346,6 +346,22 @@ class Attacks(unittest.TestCase):
         with Server() as server:
             self.check_bytes_while_an_answer_is_sent(server)
 
+    def test_resets(self):
+        """A client that goes away with a reset has left, whether it was answered, waited for a whole answer or for its
+        turn, or had sent a next request."""
+        with Server("--max-sequences", "1") as server:
+            for more in (b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"):
+                with server.socket() as runs, server.socket() as waits:
+                    for client in (runs, waits):
+                        client.sendall(post("/v1/completions", ENDLESS | {"max_tokens": 240, "n": 40}) + more)
+                    while server.metric("vllm:num_requests_waiting") < 60:
+                        time.sleep(0.01)
+                    before = server.metric("vllm:generation_tokens_total")
+                    for client in (waits, runs):
+                        reset(client)
+                self.assertTrue(server.wait_until_idle())
+                self.assertLess(server.metric("vllm:generation_tokens_total") - before, 240 * 40)
+
     def test_the_same_over_tls(self):
         with certificate() as made:
             if made is None:

@@ -31,10 +31,10 @@ static void fixture_create(fixture *f, fixture_backend backend) {
         {.kind = QR_PARAMETER_LORA_B, .rows = 300, .cols = 4},
         {.kind = QR_PARAMETER_NORM, .rows = 1, .cols = 5},
         {.kind = QR_PARAMETER_BIAS, .rows = 1, .cols = 4097},
-        {.kind = QR_PARAMETER_MATRIX, .rows = 83, .cols = 61},
+        {.kind = QR_PARAMETER_MATRIX, .role = QR_ROLE_EMBEDDING, .rows = 83, .cols = 61},
         {.kind = QR_PARAMETER_LORA_MAGNITUDE, .rows = 1, .cols = 256},
-        {.kind = QR_PARAMETER_MATRIX, .rows = 64, .cols = 64},
-        {.kind = QR_PARAMETER_MATRIX, .rows = 2, .cols = 1},
+        {.kind = QR_PARAMETER_MATRIX, .role = QR_ROLE_Q, .rows = 64, .cols = 64},
+        {.kind = QR_PARAMETER_MATRIX, .role = QR_ROLE_Q, .rows = 2, .cols = 1},
         {.kind = QR_PARAMETER_NORM, .role = QR_ROLE_EXPERT_SCALE, .rows = 1, .cols = 7},
     };
     qr_error err = {0};
@@ -342,11 +342,49 @@ static void test_the_rate_of_b(void) {
     fixture_destroy(&f);
 }
 
+/* The largest change of a tensor's values in steps of adamw8bit at a rate of 1e-3, where one row of four has gradients
+ * of 1 in each step, and the others of 1e-4 in the first. */
+static double largest_change(fixture *f, const qr_parameter *tensor) {
+    const qr_optimizer_options options = {.kind = QRUN_OPTIMIZER_ADAMW8BIT};
+    qr_parameters *p = &f->parameters;
+    qr_optimizer *optimizer = NULL;
+    qr_error err = {0};
+    double largest = 0;
+    CHECK_MSG(qr_optimizer_create(p, &options, &optimizer, &err) == QRUN_OK, "%s", err.message);
+    memset(p->values, 0, (size_t)p->n_floats * sizeof *p->values);
+    memset(p->gradients, 0, (size_t)p->n_floats * sizeof *p->gradients);
+    for (int64_t step = 1; step <= N_STEPS; step++) {
+        for (int64_t i = 0; i < tensor->rows * tensor->cols; i++) {
+            p->gradients[tensor->offset + i] = i / tensor->cols % 4 == 0 ? 1.0F : step == 1 ? 1e-4F : 0;
+        }
+        const qr_optimizer_numbers numbers = {p->gradients, true, step, 1e-3F, 1.0F};
+        CHECK_MSG(qr_optimizer_step(optimizer, &numbers, (qr_workspace){0}, &err) == QRUN_OK, "%s", err.message);
+    }
+    for (int64_t i = 0; i < tensor->rows * tensor->cols; i++) {
+        largest = fmax(largest, fabs((double)p->values[tensor->offset + i]));
+    }
+    qr_optimizer_destroy(optimizer);
+    return largest;
+}
+
+/* In 8 bits, second moments of 1e-8 times those of their block are zeros, and first ones of 1e-4 times are not: the
+ * next update is their quotient. Tables, whose rows differ like this, have 32 bits. */
+static void test_tables_have_states_of_32_bits(void) {
+    fixture f;
+    fixture_create(&f, CPU);
+    const qr_parameter *table = &f.parameters.list[4], *matrix = &f.parameters.list[6];
+    CHECK(table->role == QR_ROLE_EMBEDDING && matrix->role == QR_ROLE_Q);
+    CHECK(fabs(largest_change(&f, table) - N_STEPS * 1e-3) < 1e-5);
+    CHECK(largest_change(&f, matrix) > 10 * N_STEPS * 1e-3);
+    fixture_destroy(&f);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_offloaded_states_give_the_same_bits);
     CHECK_RUN(test_shards_give_the_same_bits);
     CHECK_RUN(test_norms_and_biases_do_not_decay);
     CHECK_RUN(test_the_rate_of_b);
+    CHECK_RUN(test_tables_have_states_of_32_bits);
     return check_end();
 }
