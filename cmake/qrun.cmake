@@ -29,10 +29,6 @@ if(QRUN_SANITIZE)
   # At -O2 with all of -g, kernels take GCC 12 three to four times as long (linear_f32.c for AVX-512: over 154 s for 43).
   target_compile_options(qrun_flags INTERFACE -fsanitize=${QRUN_SANITIZE} -fno-omit-frame-pointer -O1 -g1
                                               -fno-sanitize-recover=all)
-  if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND QRUN_SANITIZE MATCHES "address")
-    # Checks are calls, not code: with those of addresses and of null pointers in line, kernels take minutes to compile.
-    target_compile_options(qrun_flags INTERFACE --param=asan-instrumentation-with-call-threshold=0)
-  endif()
   # What may be uninitialised depends on what was inlined; other builds have that warning.
   target_compile_options(qrun_flags INTERFACE $<$<COMPILE_LANG_AND_ID:C,GNU>:-Wno-maybe-uninitialized>
                                               $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)

@@ -268,7 +268,7 @@ from __future__ import annotations
 
 from ctypes import Structure
 from dataclasses import dataclass
-from typing import Any, Optional, Type, TypeVar
+from typing import Any, Optional, Tuple, Type, TypeVar
 
 Info = TypeVar("Info")
 
@@ -276,10 +276,12 @@ Info = TypeVar("Info")
 def info_of(kind: Type[Info], struct: Any) -> Info:
     """A copy, which does not live in the library."""
     found = {name: getattr(struct, name) for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
-    return kind(**{name: _value_of(value) for name, value in found.items()})
+    return kind(**{name: _value_of(value, found.get("n_" + name)) for name, value in found.items()})
 
 
-def _value_of(value: Any) -> Any:
+def _value_of(value: Any, n_items: Optional[int]) -> Any:
+    if n_items is not None:
+        return tuple(_value_of(value[i], None) for i in range(n_items))
     if isinstance(value, Structure):
         return info_of(globals()[type(value).__name__], value)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
@@ -288,12 +290,15 @@ def _value_of(value: Any) -> Any:
 
 def dataclass_lines(name: str, fields: List[Field]) -> List[str]:
     lines = ["", "", "@dataclass(frozen=True)", f"class {class_name(name)}:", f'    """{name} of qrun.h."""', ""]
+    names = {field.name for field in fields}
     for field in fields:
         if field.name == "struct_size" or field.base not in ("char", *SCALARS, *INFOS):
             continue
         kind = (SCALARS[field.base][1] if field.base in SCALARS else class_name(field.base) if field.base in INFOS
                 else "str")
-        if field.stars and "NULL" in field.comment:
+        if f"n_{field.name}" in names:
+            kind = f"Tuple[{kind}, ...]"
+        elif field.stars and "NULL" in field.comment:
             kind = f"Optional[{kind}]"
         lines += textwrap.wrap(field.comment, 112, initial_indent="    # ", subsequent_indent="    # ")
         lines += [f"    {field.name}: {kind}"]

@@ -62,11 +62,13 @@ static qrun_status split_name(const qr_adapter *adapter, const qr_safetensors_te
     return *module != NULL ? QRUN_OK : qr_fail_memory(err, tensor->name, length);
 }
 
-/* PEFT stores whole embeddings next to their adapters, under the wrapper's name. */
-static void drop_wrapper(char *parameter) {
+/* PEFT stores the weights of an embedding or a head next to its LoRA, under the wrapper's name. True: these are such.
+ */
+static bool drop_wrapper(char *parameter) {
     static const char wrapper[] = ".base_layer";
     char *found = strstr(parameter, ".base_layer.");
     if (found != NULL) { memmove(found, found + sizeof wrapper - 1, strlen(found + sizeof wrapper - 1) + 1); }
+    return found != NULL;
 }
 
 static bool is_embedding_weight(const char *parameter) {
@@ -79,7 +81,7 @@ static bool is_embedding_weight(const char *parameter) {
 
 /* Takes over `name`. */
 static qrun_status add_parameter(qr_adapter *adapter, const qr_safetensors_tensor *tensor, char *name, qr_error *err) {
-    drop_wrapper(name);
+    const bool is_base = drop_wrapper(name);
     bool saved = is_embedding_weight(name);
     qrun_status status = saved ? QRUN_OK : qr_adapter_config_saves(&adapter->config, name, &saved, err);
     if (status == QRUN_OK && !saved) {
@@ -93,7 +95,7 @@ static qrun_status add_parameter(qr_adapter *adapter, const qr_safetensors_tenso
         qr_free(name);
         return status;
     }
-    adapter->parameters[adapter->n_parameters++] = (qr_adapter_parameter){name, tensor};
+    adapter->parameters[adapter->n_parameters++] = (qr_adapter_parameter){name, tensor, is_base};
     return QRUN_OK;
 }
 
@@ -248,6 +250,17 @@ static qrun_status check_module(const qr_adapter *adapter, qr_adapter_module *mo
     return check_shapes(adapter, module, err);
 }
 
+/* Weights under a wrapper's name are what LoRA is added to only where there is LoRA. */
+static qrun_status check_base(const qr_adapter *adapter, qr_adapter_parameter *parameter, qr_error *err) {
+    const char *dot = strrchr(parameter->name, '.');
+    const size_t length = dot != NULL ? (size_t)(dot - parameter->name) : 0;
+    char *module = qr_strndup(parameter->name, length);
+    if (module == NULL) { return qr_fail_memory(err, parameter->name, length); }
+    parameter->is_base = parameter->is_base && qr_adapter_find(adapter, module) != NULL;
+    qr_free(module);
+    return QRUN_OK;
+}
+
 static qrun_status read_tensors(qr_adapter *adapter, qr_error *err) {
     for (size_t i = 0; i < qr_safetensors_count(adapter->file); i++) {
         QR_RETURN_IF_ERROR(sort_tensor(adapter, qr_safetensors_get(adapter->file, i), err));
@@ -258,6 +271,9 @@ static qrun_status read_tensors(qr_adapter *adapter, qr_error *err) {
     }
     if (adapter->n_parameters > 0) {
         qsort(adapter->parameters, adapter->n_parameters, sizeof *adapter->parameters, compare_parameters);
+    }
+    for (size_t i = 0; i < adapter->n_parameters; i++) {
+        QR_RETURN_IF_ERROR(check_base(adapter, &adapter->parameters[i], err));
     }
     for (size_t i = 1; i < adapter->n_parameters; i++) {
         if (strcmp(adapter->parameters[i - 1].name, adapter->parameters[i].name) != 0) { continue; }

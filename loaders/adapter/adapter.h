@@ -23,6 +23,7 @@ typedef struct qr_adapter_module {
 typedef struct qr_adapter_parameter {
     char *name; /* "lm_head.weight" */
     const qr_safetensors_tensor *tensor;
+    bool is_base; /* what a LoRA of the adapter is added to: of an embedding or a head */
 } qr_adapter_parameter;
 
 typedef struct qr_adapter {

@@ -996,7 +996,7 @@ class RequestOptions(TypedDict, total=False):
     # Sampling. Penalties see prompt and answer (repetition) or the answer alone (presence, frequency). 0:
     # greedy
     temperature: float
-    # 0: all
+    # 0, or -1: all
     top_k: int
     top_p: float
     # 1 and 0: off

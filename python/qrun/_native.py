@@ -6,13 +6,14 @@ import operator
 import os
 import pathlib
 import threading
-from ctypes import CDLL, Structure, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p, sizeof
-from typing import Any, Callable, Dict, Optional, Tuple
+from ctypes import CDLL, Structure, byref, c_bool, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p, sizeof
+from typing import Any, Callable, Collection, Dict, Optional, Tuple
 
 from . import _api
 from .errors import ArgumentError, NotFoundError, error_of
 
 FILE = "libqrun.so.0"
+_LISTS = {"target_modules", "modules_to_save"}  # names with commas, which PEFT takes as lists
 _INTEGERS = {c_int, c_int32, c_int64, c_size_t, c_uint64}
 _loaded: Optional[CDLL] = None
 _loading = threading.Lock()
@@ -143,13 +144,25 @@ def in_range(name: str, kind: Any, value: Any) -> Any:
     return value
 
 
+def _switch(value: Any) -> bool:
+    """ctypes takes any object for a switch, and "false" as true."""
+    plain = value.item() if hasattr(value, "item") else value  # of numpy
+    if not isinstance(plain, int) or plain not in (0, 1):
+        raise TypeError(f"expected True or False, not {value!r:.80}")
+    return bool(plain)
+
+
 def _set(struct: Any, name: str, kind: Any, value: Any, is_array: bool) -> None:
     words = getattr(struct, "_enums_", {}).get(name)
     if words is not None:
         if value not in words:
             raise ArgumentError(f"`{name}` is one of {', '.join(words)}, not {value!r}")
         value = words[value]
+    elif kind is c_bool:
+        value = _switch(value)
     elif kind is c_char_p:
+        if name in _LISTS and isinstance(value, (list, tuple)):
+            value = ",".join(value)
         value = encoded(value) if value is not None else None
     elif is_array:
         value = _array(kind, [in_range(name, kind._type_, item) for item in value])
@@ -160,13 +173,14 @@ def _set(struct: Any, name: str, kind: Any, value: Any, is_array: bool) -> None:
 def fill(struct: Any, options: Dict[str, Any]) -> None:
     """Sets fields, also of structs in the struct, by their names; takes what it set out of `options`.
 
-    A choice is set by its word, and an array sets its count.
+    A choice is set by its word, an array sets its count, and callbacks are the package's.
     """
     names = {name for name, _ in struct._fields_}
     for name, kind in struct._fields_:
         if isinstance(kind, type) and issubclass(kind, Structure):
             fill(getattr(struct, name), options)
-        if name not in options or name == "struct_size":
+        is_ours = name in ("struct_size", "user") or name.startswith(("n_", "has_")) and name.split("_", 1)[1] in names
+        if name not in options or is_ours or hasattr(kind, "_flags_"):
             continue
         try:
             _set(struct, name, kind, options.pop(name), f"n_{name}" in names)
@@ -174,7 +188,7 @@ def fill(struct: Any, options: Dict[str, Any]) -> None:
             raise TypeError(f"`{name}`: {error}") from None
 
 
-def refuse_unknown(options: Dict[str, Any], call_name: str) -> None:
+def refuse_unknown(options: Collection[str], call_name: str) -> None:
     if options:
         raise TypeError(f"{call_name}() got an unexpected keyword argument {min(options)!r}")
 

@@ -25,7 +25,8 @@ class Chat:
         return {"messages": [*self.messages, {"role": "user", "content": text}], **self._extra}
 
     def _remember(self, request: Dict[str, Any], answer: Answer) -> None:
-        self.messages = [*request["messages"], {"role": "assistant", "content": answer.text}]
+        if answer.finish_reason != "cancelled":
+            self.messages = [*self.messages, request["messages"][-1], {"role": "assistant", "content": answer.text}]
 
     def say(self, text: str) -> Answer:
         """Says something and waits for the answer."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, Future, wait
 from typing import Any, AsyncIterator, Callable, Iterator, List, Optional, Sequence, Union
 
 from ._session import Flight
 from .answers import Answer, Growing
-from .errors import Error, FullError
+from .errors import ArgumentError, Error, FullError
 from .requests import Request
 
 Start = Callable[[Request, Growing], Flight]
@@ -115,13 +116,17 @@ class _Streaming:
 
     def __init__(self, start: Start, request: Request, put: Callable[[Optional[str]], Any],
                  on_answer: Callable[[Answer], Any] = lambda _: None) -> None:
-        self._on_answer = on_answer
+        self._on_answer, self._process = on_answer, os.getpid()
         self._flight = start(request, Growing(put))  # knows `put` and not the stream: one that nobody holds is closed
         self._flight.future.add_done_callback(lambda _: put(None))
 
     @property
     def answer(self) -> Optional[Answer]:
         return self._flight.future.result() if self._over and self._flight.future.exception() is None else None
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ArgumentError("this stream was begun before os.fork(); read it in the process that began it")
 
     def _end(self) -> None:
         """At the end: raises why there is no answer."""
@@ -146,6 +151,7 @@ class Stream(_Streaming, Iterator[str]):
         super().__init__(start, request, self._pieces.put, on_answer)
 
     def __next__(self) -> str:
+        self._check_process()
         piece = None if self._over else self._pieces.get()
         if piece is None:
             self._end()
@@ -169,6 +175,7 @@ class AsyncStream(_Streaming, AsyncIterator[str]):
         super().__init__(start, request, lambda piece: _tell(loop, pieces.put_nowait, piece), on_answer)
 
     async def __anext__(self) -> str:
+        self._check_process()
         piece = None if self._over else await self._pieces.get()
         if piece is None:
             self._end()

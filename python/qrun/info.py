@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctypes import Structure
 from dataclasses import dataclass
-from typing import Any, Optional, Type, TypeVar
+from typing import Any, Optional, Tuple, Type, TypeVar
 
 Info = TypeVar("Info")
 
@@ -12,10 +12,12 @@ Info = TypeVar("Info")
 def info_of(kind: Type[Info], struct: Any) -> Info:
     """A copy, which does not live in the library."""
     found = {name: getattr(struct, name) for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
-    return kind(**{name: _value_of(value) for name, value in found.items()})
+    return kind(**{name: _value_of(value, found.get("n_" + name)) for name, value in found.items()})
 
 
-def _value_of(value: Any) -> Any:
+def _value_of(value: Any, n_items: Optional[int]) -> Any:
+    if n_items is not None:
+        return tuple(_value_of(value[i], None) for i in range(n_items))
     if isinstance(value, Structure):
         return info_of(globals()[type(value).__name__], value)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
@@ -245,7 +247,7 @@ class TrainInfo:
     """qrun_train_info of qrun.h."""
 
     # [n_files]: the train_data. Lent
-    files: TrainFile
+    files: Tuple[TrainFile, ...]
     n_files: int
     # of the first file
     data_format: str
@@ -331,7 +333,7 @@ class TrainMetrics:
     # the factor on the loss for this step's gradients; 0: the run has none
     loss_scale: float
     # loss or gradient was not finite: parameters unchanged
-    skipped: bool
+    skipped: Tuple[bool, ...]
     # if skipped, the first tensor whose gradient was not finite; NULL: none, or overflowed. Lent until the next
     # step
     nonfinite: Optional[str]

@@ -42,6 +42,13 @@ def _sampling(params: Any, options: Dict[str, Any], default_max_tokens: int) -> 
         params.max_tokens = default_max_tokens
 
 
+def _plain(value: Any) -> Any:
+    """Arrays and numbers of numpy and torch."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"a request's member is a {type(value).__name__}, which JSON has not")
+    return value.tolist()
+
+
 def prepare(model: Handle, adapters: Mapping[str, Any], request: Request, options: Mapping[str, Any],
             default_max_tokens: int = DEFAULT_MAX_TOKENS) -> Prepared:
     """What the model's generation_config.json says, then the options, then the request."""
@@ -54,12 +61,12 @@ def prepare(model: Handle, adapters: Mapping[str, Any], request: Request, option
         if adapter not in adapters:
             raise ArgumentError(f"`adapter` {adapter!r} is not loaded; {', '.join(map(repr, adapters)) or 'none'} is")
         params.adapter = c_void_p(adapters[adapter])
+    refuse_unknown([name for name in left if name not in _api.RequestOptions.__annotations__], "generate")
     _sampling(params, left, default_max_tokens)
-    refuse_unknown(left, "generate")
     if isinstance(request, str):
         prompt = request.encode()
         params.prompt, params.prompt_bytes = prompt, len(prompt)
         return Prepared(params, None, prompt)
     if not isinstance(request, Mapping):
         raise TypeError(f"a request is a str or a mapping, not {type(request).__name__}")
-    return Prepared(params, json.dumps(dict(request)).encode(), None)
+    return Prepared(params, json.dumps(dict(request), default=_plain).encode(), None)

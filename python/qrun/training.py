@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from ctypes import byref, c_bool, c_char_p, c_double
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar, Union
+from ctypes import byref, c_bool, c_char_p, c_double, c_int64
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import _api
 from ._calls import LongCall, Progress
-from ._native import Handle, call, encoded, fill, library, make, text
+from ._native import Handle, call, encoded, fill, in_range, library, make, text
 from .errors import BusyError, InternalError
 from .info import TrainFile, TrainInfo, TrainMetrics, info_of
 from .model import Model, Path
@@ -61,6 +61,8 @@ class Trainer:
             left["eval_data"] = _files(left["eval_data"])
         self._on_step, self._on_evaluation, self._progress = on_step, on_evaluation, progress
         self._call: Optional[LongCall[Any]] = None
+        self._waits = False     # what is told waits for the end of the call
+        self._to_tell: List[Callable[[], Any]] = []
         model_params, params = train_params(model, left)
         self._model = Model._trainable(model_params, left, progress, "Trainer")
         self._callbacks = (_api.ProgressFn(self._tell_progress), _api.TrainMetricsFn(self._tell_metrics))
@@ -85,7 +87,11 @@ class Trainer:
     def _tell_metrics(self, _user: Optional[int], metrics: Any) -> None:
         told = info_of(TrainMetrics, metrics.contents)
         listener = self._on_evaluation if told.is_evaluation else self._on_step
-        if self._call is not None and listener is not None:
+        if self._call is None or listener is None:
+            return
+        if self._waits:
+            self._to_tell.append(lambda: listener(told))
+        else:
             self._call.tell(lambda: listener(told))
 
     def _long(self, work: Callable[[], Result], cancel: Callable[[], Any] = lambda: None) -> Result:
@@ -102,6 +108,17 @@ class Trainer:
         with self._handle as trainer:
             return self._long(lambda: work(trainer), lambda: library().qrun_trainer_cancel(trainer))
 
+    def _take(self, work: Callable[[Any], Result]) -> Result:
+        """One step or evaluation, which is over when it is told of: an exception of its listener has nothing to end."""
+        self._waits, self._to_tell = True, []
+        try:
+            result = self._use(work)
+        finally:
+            self._waits = False
+        for tell in self._to_tell:
+            tell()
+        return result
+
     # ---- The run ----
 
     @property
@@ -114,10 +131,7 @@ class Trainer:
     @property
     def files(self) -> Sequence[TrainFile]:
         """What was found in each file of train_data."""
-        info = _api.TrainInfo()
-        with self._handle as trainer:
-            call("qrun_trainer_get_info", trainer, byref(info))
-            return [info_of(TrainFile, info.files[i]) for i in range(info.n_files)]
+        return self.info.files
 
     def run(self) -> TrainInfo:
         """Everything that is left: steps, evaluations, checkpoints, and the adapter in `out`.
@@ -149,13 +163,13 @@ class Trainer:
     def step(self) -> TrainMetrics:
         """Runs one step."""
         metrics, done = _api.TrainMetrics(), c_bool()
-        self._use(lambda trainer: call("qrun_trainer_step", trainer, byref(metrics), byref(done)))
+        self._take(lambda trainer: call("qrun_trainer_step", trainer, byref(metrics), byref(done)))
         return info_of(TrainMetrics, metrics)
 
     def evaluate(self) -> float:
         """The mean loss for each target token of the evaluation examples."""
         loss = c_double()
-        self._use(lambda trainer: call("qrun_trainer_evaluate", trainer, byref(loss)))
+        self._take(lambda trainer: call("qrun_trainer_evaluate", trainer, byref(loss)))
         return loss.value
 
     def save(self) -> None:
@@ -179,7 +193,7 @@ class Trainer:
         """An example as the model is trained on it, with its target tokens between «…»."""
         shown = c_char_p()
         with self._handle as trainer:
-            call("qrun_trainer_show_example", trainer, number, byref(shown))
+            call("qrun_trainer_show_example", trainer, in_range("number", c_int64, number), byref(shown))
         try:
             return str(text(shown.value))
         finally:

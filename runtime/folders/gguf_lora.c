@@ -40,7 +40,10 @@ static qrun_status refuse(const lora_job *job, const char *module, const char *w
 static qrun_status check_modules(const lora_job *job, qr_error *err) {
     const qr_adapter *adapter = job->adapter;
     if (adapter->n_modules == 0) { return refuse(job, "the adapter", "changes no matrix by LoRA", err); }
-    if (adapter->n_parameters > 0) { return refuse(job, adapter->parameters[0].name, "is brought whole", err); }
+    for (size_t i = 0; i < adapter->n_parameters; i++) { /* what LoRA is added to is the model's */
+        const qr_adapter_parameter *parameter = &adapter->parameters[i];
+        if (!parameter->is_base) { return refuse(job, parameter->name, "is brought whole", err); }
+    }
     for (size_t i = 0; i < adapter->n_modules; i++) {
         const qr_adapter_module *module = &adapter->modules[i];
         if (module->magnitude != NULL) { return refuse(job, module->name, "is DoRA", err); }

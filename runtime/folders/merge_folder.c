@@ -121,7 +121,7 @@ static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err
     if (is_mxfp4) { job->result.expert_quant = job->merged.keeps_packed ? QRUN_QUANT_MXFP4 : job->result.dtype; }
     if (job->result.onto == QRUN_MERGE_ORIGINAL && !is_mxfp4) { job->result.base_quant = plain_quant(&job->merged); }
     job->result.n_merged = (int64_t)job->adapter->n_modules;
-    job->result.n_replaced = (int64_t)job->adapter->n_parameters;
+    job->result.n_replaced = job->merged.n_replaced;
     job->result.head_untied = job->merged.unties_head;
     job->result.n_tensors = (int64_t)job->merged.n_outputs;
     for (size_t i = 0; i < job->merged.n_outputs; i++) {

@@ -80,11 +80,15 @@ static qrun_status quantize(qr_backend *backend, const qr_merge_matrix *matrix, 
 }
 
 static qrun_status rows_open(qr_backend *backend, const qr_merge_matrix *matrix, weight_rows *rows, qr_error *err) {
-    const qr_safetensors_tensor *tensor = matrix->stored.codes;
+    const qr_safetensors_tensor *tensor = matrix->base != NULL ? matrix->base : matrix->stored.codes;
     *rows = (weight_rows){.desc = matrix->stored.desc,
-                          .codes = matrix->stored.data,
+                          .codes = matrix->base != NULL ? matrix->base->data : matrix->stored.data,
                           .dtype = tensor->dtype,
                           .transposed = matrix->transposed};
+    if (matrix->base != NULL) {
+        rows->desc.format = QR_WEIGHT_F32; /* whatever its type: plain */
+        return QRUN_OK;
+    }
     if (matrix->quantize) { return quantize(backend, matrix, rows, err); }
     rows->plain = &matrix->stored;
     if (matrix->stored.packed.kind != QR_PACKING_NONE) {

@@ -254,6 +254,13 @@ static size_t index_of(const qr_merged_tensors *merged, const qr_safetensors_ten
     return i;
 }
 
+/* The matrix of LoRA whose own weights the adapter has too: an embedding, or a head. NULL: it has none. */
+static qr_merge_matrix *find_adapted(const qr_merged_tensors *merged, const qr_adapter_parameter *parameter,
+                                     const qr_safetensors_tensor *old, bool is_head) {
+    qr_merge_matrix *matrix = is_head ? merged->head : find_matrix(merged, old);
+    return parameter->is_base && matrix != NULL && matrix->module != NULL ? matrix : NULL;
+}
+
 /* A copy that PEFT trains ("modules_to_save") belongs to that module alone, and what was tied to it stays. A parameter
  * stored under the module's own name is the module's, and what is tied to it follows. */
 static qrun_status apply_parameter(qr_merged_tensors *merged, const qr_adapter_parameter *parameter, qr_error *err) {
@@ -269,7 +276,13 @@ static qrun_status apply_parameter(qr_merged_tensors *merged, const qr_adapter_p
         QR_RETURN_IF_ERROR(qr_adapter_config_saves(&merged->adapter->config, path, &alone, err));
         merged->unties_head |= alone;
     }
-    if (!is_head) { merged->replaced[index_of(merged, old)] = parameter->tensor; }
+    qr_merge_matrix *adapted = find_adapted(merged, parameter, old, is_head);
+    if (adapted != NULL) {
+        adapted->base = parameter->tensor;
+    } else if (!is_head) {
+        merged->replaced[index_of(merged, old)] = parameter->tensor;
+    }
+    merged->n_replaced += adapted == NULL;
     if (is_head || (!alone && merged->head_source == old)) { merged->head_source = parameter->tensor; }
     merged->unties_head |= is_head;
     return QRUN_OK;

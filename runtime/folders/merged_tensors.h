@@ -18,9 +18,10 @@ typedef struct qr_merge_matrix {
     bool transposed;         /* the result is [cols, rows] (Conv1D), and so is a plain W */
     bool quantize;           /* quantise a plain W to `quant` and dequantise it first */
     qr_weight_format quant;
-    const qr_adapter_module *module; /* NULL: W alone */
-    int64_t expert;                  /* of a module on experts: whose matrix it is */
-    int64_t first_row, row_step;     /* the same: its row r has row first_row + r · row_step of B */
+    const qr_adapter_module *module;   /* NULL: W alone */
+    const qr_safetensors_tensor *base; /* W, where the adapter has it; NULL: it is the stored one */
+    int64_t expert;                    /* of a module on experts: whose matrix it is */
+    int64_t first_row, row_step;       /* the same: its row r has row first_row + r · row_step of B */
     int64_t wide_rows, first_column; /* not 0: the result is columns first_column + r · row_step of [cols, wide_rows] */
 } qr_merge_matrix;
 
@@ -57,13 +58,14 @@ typedef struct qr_merged_tensors {
     qr_merge_matrix *matrices; /* those that may change; linear layers first, by slot */
     size_t n_matrices, n_linear;
     size_t n_merged_pairs; /* modules on experts that have found their matrices */
+    int64_t n_replaced;    /* parameters that the adapter brings whole */
     qr_merge_output *outputs;
     qr_safetensors_spec *specs;                  /* [n_outputs], of the same tensors */
     char (*decoded_names)[QR_STORED_NAME_BYTES]; /* of stacks that are decoded */
     size_t n_decoded;
     size_t n_outputs;
-    bool unties_head;            /* the tied head becomes a matrix of its own */
-    const qr_merge_matrix *head; /* of a tied model: its new head; NULL: head_source */
+    bool unties_head;      /* the tied head becomes a matrix of its own */
+    qr_merge_matrix *head; /* of a tied model: its new head; NULL: head_source */
     const qr_safetensors_tensor *head_source;
     const qr_safetensors_tensor **replaced; /* [count of source]: the adapter's own tensor, or NULL */
     char head_name[QR_STORED_NAME_BYTES];

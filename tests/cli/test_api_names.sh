@@ -13,7 +13,7 @@ expect_true "a name" test "$("$API_NAMES" max_sequences)" = "--max-sequences"
 expect_true "two values" test "$("$API_NAMES" offload_optimizer,offload_activations)" = "--offload optimizer,activations"
 
 # In a message, in the line of an answer, and in the note that ends a job.
-printf '{"prompt": "a", "top_k": -1}\n' >"$work/bad.jsonl"
+printf '{"prompt": "a", "top_k": -2}\n' >"$work/bad.jsonl"
 run generate --model "$model" --prompts "$work/bad.jsonl" --max-tokens 1
 expect_code 1
 expect_out "top"

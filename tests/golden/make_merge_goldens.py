@@ -34,12 +34,15 @@ class Adapter:
     base: str
     targets: list
     options: dict = field(default_factory=dict)
+    has_tables: bool = False    # the weights of an embedding or a head beside its LoRA, as PEFT saves them by default
 
 
 ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("phi3-lora", "phi3", ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]),
     Adapter("gpt2-dora", "gpt2", ["c_attn", "c_proj", "c_fc"], dict(fan_in_fan_out=True, use_dora=True)),
     Adapter("llama-tables", "llama", ["q_proj", "embed_tokens", "lm_head"]),
+    Adapter("llama-kept-tables", "llama", ["q_proj", "embed_tokens", "lm_head"], has_tables=True),
+    Adapter("gemma3-kept-table", "gemma3", ["q_proj", "embed_tokens"], has_tables=True),
     Adapter("llama-saved", "llama", ["q_proj"], dict(modules_to_save=["lm_head", "norm"])),
     Adapter("llama3-saved-head", "llama-llama3", ["q_proj"], dict(modules_to_save=["lm_head"])),
     Adapter("qwen3-moe-stacked-experts", "qwen3-moe-stacked", ["v_proj"], dict(target_parameters=EXPERTS)),
@@ -83,6 +86,7 @@ CASES = {
     "gpt2-dora": ("gpt2", "merge/adapters/gpt2-dora", "DoRA on Conv1D"),
     "phi3-lora": ("phi3", "merge/adapters/phi3-lora", "fused qkv_proj and gate_up_proj"),
     "llama-tables": ("llama", "merge/adapters/llama-tables", "LoRA on embedding and head"),
+    "llama-kept-tables": ("llama", "merge/adapters/llama-kept-tables", "the same, with their own weights beside it"),
     "llama-saved": ("llama", "merge/adapters/llama-saved", "modules_to_save: head and final norm"),
     "llama3-saved-head": ("llama-llama3", "merge/adapters/llama3-saved-head",
                           "modules_to_save: the head of a tied model, which is tied no more"),
@@ -108,7 +112,8 @@ def _randomise(adapter, model):
                 parameter.copy_(normal(parameter.shape, 0.2, "merge", adapter.name, name))
             elif "lora_magnitude_vector" in name:
                 parameter.mul_(normal(parameter.shape, 0.1, "merge", adapter.name, name, mean=1.0))
-            elif "modules_to_save" in name:
+            elif "modules_to_save" in name or adapter.has_tables and \
+                    name.endswith(("embed_tokens.base_layer.weight", "lm_head.base_layer.weight")):
                 parameter.add_(normal(parameter.shape, 0.1, "merge", adapter.name, name))
 
 
@@ -120,7 +125,7 @@ def make_adapter(adapter, root):
     model = get_peft_model(load(root / "models" / adapter.base, torch.float32), config)
     _randomise(adapter, model)
     model.peft_config["default"].base_model_name_or_path = f"../../../models/{adapter.base}"
-    model.save_pretrained(folder, save_embedding_layers=False)
+    model.save_pretrained(folder, save_embedding_layers=adapter.has_tables)
     (folder / "README.md").unlink(missing_ok=True)
     config_file = folder / "adapter_config.json"
     stored = json.loads(config_file.read_text())
@@ -139,7 +144,7 @@ def _base(root, base, dtype):
 def _merge_dtype(name, base):
     """What PEFT merges in for the BF16 values: BF16, or F32 and one rounding where that would round twice."""
     stored_f32 = base.startswith("gpt2")
-    in_bf16 = ("llama-tables", "qwen3-moe-stacked-experts", "gpt-oss-experts", "gpt-oss-mxfp4-experts",
+    in_bf16 = ("llama-tables", "llama-kept-tables", "qwen3-moe-stacked-experts", "gpt-oss-experts", "gpt-oss-mxfp4-experts",
                "qwen3-vl-moe-experts", "nemotron-h-moe-experts")    # whose factors PEFT rounds: lora_embedding_A, experts'
     return torch.float32 if stored_f32 or name in in_bf16 else torch.bfloat16
 

@@ -169,18 +169,34 @@ class Generation(common.Case):
             chat.say("word " * 5000)
         self.assertEqual(chat.messages, before)
         self.assertEqual(self.model.chat(messages=before).say("And then?").text, chat.say("And then?").text)
+        chat = self.model.chat(max_tokens=400, ignore_eos=True)
+        abandoned = chat.stream("Hello!")
+        next(abandoned)
+        abandoned.close()
+        list(abandoned)
+        self.assertEqual((abandoned.answer.finish_reason, chat.messages), ("cancelled", []))
+        chat = self.model.chat(max_tokens=4)
+        both = chat.stream("a"), chat.stream("b")
+        for stream in both:
+            list(stream)
+        self.assertEqual([m["content"] for m in chat.messages[::2]], ["a", "b"])
 
     def test_refused(self):
-        with self.assertRaisesRegex(qrun.ArgumentError, "top_k must be from 0"):
-            self.model.generate(["good", "good"], top_k=-1)
+        with self.assertRaisesRegex(qrun.ArgumentError, "top_k must be from -1"):
+            self.model.generate(["good", "good"], top_k=-2)
         for keyword, value in (("max_tokens", 2**70), ("top_k", 2**32 + 1), ("seed", -1), ("seed", 2**64)):
             with self.assertRaisesRegex(qrun.ArgumentError, f"`{keyword}` is {value}, outside"):
                 self.model.generate("x", **{keyword: value})
         with self.assertRaisesRegex(TypeError, "`top_k`: "):
             self.model.generate("x", top_k=1.5)
         self.assertEqual(self.model.generate("x", max_tokens=1, seed=2**64 - 1).completion_tokens, 1)
-        with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'tokens'"):
-            self.model.generate("x", tokens=1)
+        for keyword in ("tokens", "prompt", "token_ids", "user", "on_event", "has_seed", "n_stop", "struct_size"):
+            with self.assertRaisesRegex(TypeError, f"unexpected keyword argument '{keyword}'"):
+                self.model.generate("x", **{keyword: 1})
+        for switch in ("false", "no", 2, 0.5, [True]):
+            with self.assertRaisesRegex(TypeError, "`ignore_eos`: expected True or False"):
+                self.model.generate("x", ignore_eos=switch)
+        self.assertEqual(self.model.generate("x", max_tokens=1, ignore_eos=1).completion_tokens, 1)
         with self.assertRaisesRegex(TypeError, "a request is a str or a mapping, not int"):
             self.model.generate([1])
         with self.assertRaisesRegex(qrun.ArgumentError, "`adapter` 'none' is not loaded"):
@@ -274,6 +290,8 @@ class Generation(common.Case):
         for wrong in ("pirate", ["pirate"]):
             with self.assertRaisesRegex(TypeError, "a mapping of names to folders"):
                 qrun.Model(MODEL, adapters=wrong)
+        with self.assertRaisesRegex(qrun.ArgumentError, "`name` is empty"):
+            self.model.load_adapter(out, "")
         name = self.model.load_adapter(out)
         self.assertEqual((name, tuple(self.model.adapters)), ("pirate", ("pirate",)))
         expected = program("generate", "--model", MODEL, "--adapter", out, "--prompt", "Hello", "--max-tokens", "8")

@@ -132,7 +132,7 @@ stream = model.stream("Once", max_tokens=400, ignore_eos=True)
 next(stream)
 child = os.fork()
 if child == 0:
-    for use in (lambda: model.generate("x"), lambda: model.tokenize("x"), lambda: model.info):
+    for use in (lambda: model.generate("x"), lambda: model.tokenize("x"), lambda: model.info, lambda: next(stream)):
         try:
             use()
             print("worked", flush=True)
@@ -186,7 +186,7 @@ for wait in (lambda: model.generate([{"prompt": "Once", "max_tokens": 500, "igno
         print("not interrupted")
     except KeyboardInterrupt:
         print("interrupted", flush=True)
-while not model._session.is_idle:
+while not model._session.is_idle or model.stats.n_running + model.stats.n_waiting > 0:
     time.sleep(0.01)
 print(model.stats.n_running, model.stats.n_waiting, len(model.generate("x", max_tokens=2).token_ids))
 """)

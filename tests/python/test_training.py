@@ -111,6 +111,32 @@ class Training(common.Case):
                 trainer.run()
         self.assertEqual(seen, [6])
 
+    def test_listener_of_one_step(self):
+        """An exception of a listener comes when the step is done, and ends nothing else."""
+        def on_step(metrics):
+            if metrics.step == 1:
+                raise KeyError("mine")
+
+        def on_evaluation(metrics):
+            raise KeyError("mine too")
+
+        with qrun.Trainer(MODEL, train_data=PIRATE, out=self.folder / "j", on_step=on_step, on_evaluation=on_evaluation,
+                          **SHAPE) as trainer:
+            with self.assertRaisesRegex(KeyError, "mine"):
+                trainer.step()
+            self.assertEqual([trainer.step().step, trainer.step().step], [2, 3])
+            with self.assertRaisesRegex(KeyError, "mine too"):
+                trainer.evaluate()
+            self.assertEqual(trainer.step().step, 4)
+
+    def test_modules(self):
+        """Names of modules are a text with commas, or a list as PEFT has it; files are ours when the run is over."""
+        infos = [qrun.finetune(MODEL, train_data=PIRATE, out=self.folder / name, target_modules=modules, max_steps=1,
+                               seq_len=64) for name, modules in (("k", "q_proj,v_proj"), ("l", ["q_proj", "v_proj"]))]
+        self.assertEqual(infos[0].n_trainable, infos[1].n_trainable)
+        self.assertEqual(self.adapter("k"), self.adapter("l"))
+        self.assertEqual([file.path for file in infos[0].files], [PIRATE])
+
     def test_progress(self):
         told = []
         qrun.finetune(MODEL, train_data=PIRATE, out=self.folder / "d",

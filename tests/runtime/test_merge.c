@@ -249,6 +249,34 @@ static void test_a_head_that_was_tied(void) {
     CHECK(scratch_remove(out));
 }
 
+/* LoRA on the embedding of a tied model, whose own weights the adapter has too: the head has these, and no LoRA, as where
+ * the adapter is used unmerged. PEFT's merge_and_unload, which keeps them tied, gives the head the LoRA as well. */
+static void test_lora_on_a_tied_embedding(void) {
+    static const char *const base_name = "base_model.model.model.embed_tokens.base_layer.weight";
+    const char *out = in_scratch("kept-table"), *adapter = fixture("merge/adapters/gemma3-kept-table");
+    qrun_merge_params params = params_for(fixture("models/gemma3"), adapter, out);
+    qrun_merge_result result = QRUN_MERGE_RESULT_INIT;
+    qrun_error err = QRUN_ERROR_INIT;
+    qr_safetensors *merged = NULL, *file = NULL;
+    char path[PATH_BYTES];
+    params.dtype = QRUN_QUANT_F32;
+    REQUIRE(qrun_merge_folder(context, &params, &result, &err) == QRUN_OK);
+    CHECK(result.head_untied);
+    CHECK_INT(result.n_replaced, 0);
+    (void)snprintf(path, sizeof path, "%s/adapter_model.safetensors", adapter);
+    REQUIRE(qr_safetensors_open(path, &file, &err) == QRUN_OK);
+    REQUIRE(qr_safetensors_open(in_scratch("kept-table/model.safetensors"), &merged, &err) == QRUN_OK);
+    const qr_safetensors_tensor *base = qr_safetensors_find(file, base_name);
+    const qr_safetensors_tensor *head = qr_safetensors_find(merged, "lm_head.weight");
+    const qr_safetensors_tensor *embedding = qr_safetensors_find(merged, "model.embed_tokens.weight");
+    REQUIRE(base != NULL && head != NULL && embedding != NULL);
+    CHECK(base->n_bytes == head->n_bytes && memcmp(base->data, head->data, base->n_bytes) == 0);
+    CHECK(base->n_bytes == embedding->n_bytes && memcmp(base->data, embedding->data, base->n_bytes) != 0);
+    qr_safetensors_close(merged);
+    qr_safetensors_close(file);
+    CHECK(scratch_remove(out));
+}
+
 static qrun_status read_tenths(void *user, size_t i, bool is_b, float *values, qr_error *err) {
     (void)i, (void)is_b, (void)err;
     for (int64_t j = 0; j < *(const int64_t *)user; j++) { values[j] = 0.1F; }
@@ -595,6 +623,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_as_peft_merges);
     CHECK_RUN(test_a_quantised_folder_becomes_a_plain_one);
     CHECK_RUN(test_a_head_that_was_tied);
+    CHECK_RUN(test_lora_on_a_tied_embedding);
     CHECK_RUN(test_a_tied_head_beside_a_prefix);
     CHECK_RUN(test_shards);
     CHECK_RUN(test_outputs_are_those_of_the_unmerged_adapter);
