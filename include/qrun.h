@@ -424,6 +424,10 @@ QRUN_API qrun_status qrun_detokenize(const qrun_tokenizer *tokenizer, const int3
                                      bool skip_special, char **text, size_t *n_bytes, qrun_error *error);
 /* A token as its vocabulary spells it, lent, not NUL-terminated; NULL for an id outside the vocabulary. */
 QRUN_API const char *qrun_token_text(const qrun_tokenizer *tokenizer, int32_t id, size_t *n_bytes);
+/* The bytes that a token adds to a text that has begun (qrun_free): perhaps a part of a character. Special tokens add
+ * none. QRUN_ERROR_UNSUPPORTED where it depends on the token's neighbours. */
+QRUN_API qrun_status qrun_token_bytes(const qrun_tokenizer *tokenizer, int32_t id, char **bytes, size_t *n_bytes,
+                                      qrun_error *error);
 QRUN_API int32_t qrun_tokenizer_vocab_size(const qrun_tokenizer *tokenizer);
 /* One of "bos", "eos", "pad", "unk": its id, or −1. */
 QRUN_API int32_t qrun_tokenizer_special_id(const qrun_tokenizer *tokenizer, const char *role);
@@ -790,6 +794,7 @@ typedef struct qrun_session_stats {
     double prefill_seconds;   /* of these, in steps that carried prompt tokens */
     int64_t context_tokens;   /* longest sequence this session accepts */
     int64_t planned_bytes, peak_bytes; /* device memory of context, model and session: by the plan, and as measured */
+    int32_t max_sequences;             /* samples that run at once */
 } qrun_session_stats;
 #define QRUN_SESSION_STATS_INIT \
     { .struct_size = sizeof(qrun_session_stats) }

@@ -67,6 +67,7 @@ typedef struct answer {
     job job;
     http_body *body;
     bool is_preparing, is_cancelled; /* is_cancelled: as soon as it is prepared */
+    bool is_counted;                 /* not among the owner's n_unsubmitted any more */
     atomic_bool is_left;             /* nobody waits any more */
     bool is_refused;                 /* by the job */
     openai_error error;
@@ -146,6 +147,13 @@ void completions_close(completions *c) {
     if (c->n_open == 0 && c->on_idle != NULL) { c->on_idle(c->user); }
 }
 
+/* The engine counts it among those that wait, or it was refused. */
+static void be_counted(answer *a) {
+    if (a->is_counted) { return; }
+    a->is_counted = true;
+    atomic_fetch_sub(&a->owner->n_unsubmitted, 1);
+}
+
 static void answer_free(answer *a) {
     completions *owner = a->owner;
     *a->link = a->next;
@@ -160,6 +168,7 @@ static void answer_free(answer *a) {
     tool_choice_free(&a->choice);
     http_body_free(a->body);
     owner->n_preparing -= a->is_preparing;
+    be_counted(a);
     free(a);
     completions_close(owner);
 }
@@ -535,9 +544,23 @@ static bool has_room(const completions *c, openai_error *error) {
     qrun_session_stats stats;
     if (c->is_closing) { return openai_refuse(error, 503, NULL, "the server is shutting down"); }
     serve_replicas_stats(c->replicas, &stats);
-    const int64_t n_waiting = stats.n_waiting + c->n_preparing;
+    const int64_t n_waiting = stats.n_waiting + atomic_load(&c->n_unsubmitted);
     if (n_waiting < c->params->max_waiting) { return true; }
-    return openai_refuse(error, 429, NULL, "%lld requests are waiting already; try again later", (long long)n_waiting);
+    return openai_refuse(error, 429, NULL, "%lld answers are waiting already; try again later", (long long)n_waiting);
+}
+
+/* The same for one that is read: with all its answers. As many as run at once need not wait. */
+static bool has_room_for_samples(const completions *c, int64_t n_samples, openai_error *error) {
+    qrun_session_stats stats;
+    serve_replicas_stats(c->replicas, &stats);
+    const int64_t most = c->params->max_waiting + stats.max_sequences;
+    if (n_samples > most) {
+        return openai_refuse(error, 400, NULL, "asks for %lld answers; %lld may run and wait at once (--max-waiting)",
+                             (long long)n_samples, (long long)most);
+    }
+    return stats.n_waiting + n_samples <= most ||
+           openai_refuse(error, 429, NULL, "%d answers are waiting already, and this asks for %lld; try again later",
+                         (int)stats.n_waiting, (long long)n_samples);
 }
 
 /* What is surely longer than the context is not tokenised; the rule is that of lines of `qrun generate`. */
@@ -755,7 +778,10 @@ static bool prepare(answer *a, openai_error *error) {
     (void)snprintf(a->model, sizeof a->model, "%s", model);
     a->parses = parses(a);
     const bool thinks = a->parses && prompt_thinks(a);
-    if (!make_choice(a, thinks, error) || (a->request.continues && !cut_prompt(a, error))) { return false; }
+    if (!make_choice(a, thinks, error) || (a->request.continues && !cut_prompt(a, error)) ||
+        !has_room_for_samples(a->owner, n_choices(a), error)) {
+        return false;
+    }
     for (int i = 0; i < a->n_parts && !atomic_load(&a->is_left); i++) {
         if (!submit(a, &a->parts[i], error)) { return false; }
     }
@@ -767,6 +793,7 @@ static bool prepare(answer *a, openai_error *error) {
 static void on_work(void *user) {
     answer *a = user;
     a->is_refused = !prepare(a, &a->error);
+    be_counted(a);
 }
 
 /* ---- Before and after it, on the loop's thread ------------------------------------------------------------------- */
@@ -833,6 +860,7 @@ static answer *make_answer(completions *c, http_exchange *exchange, const answer
     if (a->next != NULL) { a->next->link = &a->next; }
     c->answers = a;
     c->n_preparing++;
+    atomic_fetch_add(&c->n_unsubmitted, 1);
     completions_open(c);
     return a;
 }

@@ -35,6 +35,7 @@ void serve_replicas_stop(replicas *r) {
 static void add(qrun_session_stats *sum, const qrun_session_stats *one) {
     sum->n_waiting += one->n_waiting;
     sum->n_running += one->n_running;
+    sum->max_sequences += one->max_sequences;
     sum->waiting_bytes += one->waiting_bytes;
     sum->n_finished += one->n_finished;
     sum->n_preemptions += one->n_preemptions;

@@ -80,6 +80,7 @@ static void allow(const server *s, http_exchange *exchange) {
     http_add_header(exchange, "Access-Control-Allow-Origin", s->params->allow_origin);
     http_add_header(exchange, "Access-Control-Allow-Headers", fits ? asked : "Authorization, Content-Type");
     http_add_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE");
+    http_add_header(exchange, "Access-Control-Expose-Headers", "X-Request-Id, X-Seed, Retry-After");
     http_add_header(exchange, "Vary", "Origin");
 }
 
@@ -96,7 +97,7 @@ static bool may_ask(const server *s, http_exchange *exchange, const char *path) 
         (void)openai_refuse(&error, 415, NULL, "bodies in %.20s are not read: send it without Content-Encoding",
                             coding);
     }
-    if (origin != NULL && s->params->allow_origin != NULL && error.status == 0) { allow(s, exchange); }
+    if (origin != NULL && s->params->allow_origin != NULL && error.status != 403) { allow(s, exchange); }
     if (error.status != 0) { completions_refuse(exchange, &error); }
     return error.status == 0;
 }

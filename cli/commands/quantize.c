@@ -158,8 +158,9 @@ static int check_mixed_options(const quantize_options *o, const command_line *li
 }
 
 /* Weights that were rounded before are rounded again. Says so of a folder that has been quantised, which one that
- * bitsandbytes quantised cannot be. What else is wrong with it, such as its tokenizer, is not said here. */
-static void note_second_rounding(const qrun_quantize_params *params, qrun_context *context) {
+ * bitsandbytes quantised cannot be. What else is wrong with it, such as its tokenizer, is not said here. And experts
+ * are no linear layers to transformers, so it does not read quantised ones. */
+static void note_what_is_lost(const qrun_quantize_params *params, qrun_context *context) {
     char *text = NULL;
     if (params->quant == QRUN_QUANT_MXFP4) { return; } /* copied */
     if (qrun_folder_inspect(context, params->path, false, &text, NULL) != QRUN_OK) { return; }
@@ -169,6 +170,9 @@ static void note_second_rounding(const qrun_quantize_params *params, qrun_contex
         notify("note: the weights are stored as %s, and %s rounds them a second time; quantising the original model "
                "loses less",
                packed_as, option_choice_name(quants, (int64_t)params->quant));
+    }
+    if (cJSON_GetObjectItemCaseSensitive(root, "n_active_parameters") != NULL) {
+        notify("note: the experts are quantised too, which qrun reads and transformers 5 does not");
     }
     cJSON_Delete(root);
     qrun_free(text);
@@ -224,7 +228,7 @@ static int run(const void *options, const command_line *line, engine *e) {
     RETURN_IF_FAILED(engine_open_context(e, &o->context));
     const double begin = clock_seconds();
     RETURN_IF_FAILED(is_mixed ? quantize_mixed(o, e->context) : quantize(o, e->context, NULL));
-    note_second_rounding(&o->quantize, e->context);
+    note_what_is_lost(&o->quantize, e->context);
     if (o->json) { return EXIT_OK; }
     printf("%s: %s, in %.1f s\n", o->quantize.out, option_choice_name(quants, (int64_t)o->quantize.quant),
            clock_seconds() - begin);
@@ -242,8 +246,9 @@ const command command_quantize = {
     .summary = "write a quantised copy of a model folder",
     .usage = "--model DIR --out DIR [OPTIONS]",
     .description =
-        "The folder has bitsandbytes' own format: transformers loads it unchanged, and qrun opens it "
-        "without quantising again. Tokenizer and other small files are copied. (Not needed before 'generate', which "
+        "The folder has bitsandbytes' own format: transformers loads it unchanged (but experts in 4 or 8 "
+        "bits, which qrun alone reads), and qrun opens it without quantising again. Tokenizer and other small files "
+        "are copied. (Not needed before 'generate', which "
         "quantises while it loads.) With --quant mixed it runs the model over a text once for each matrix, says which "
         "lose most by four bits, and holds those in int8, in a folder that qrun alone reads; or in bf16.",
     .examples = "  qrun quantize --model path/to/model --out path/to/model-nf4\n"

@@ -112,9 +112,7 @@ static qrun_status refuse_format(const qr_json *root, qr_error *err) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "has a \"chosen\" and a \"rejected\" answer: `objective=dpo` learns to prefer the one to the "
                        "other. To learn the chosen ones alone: `columns=%s`",
-                       qr_json_get(root, "prompt") != NULL && cJSON_IsString(qr_json_get(root, "chosen"))
-                           ? "prompt=prompt,completion=chosen"
-                           : "messages=chosen");
+                       qr_json_get(root, "prompt") != NULL ? "prompt=prompt,completion=chosen" : "messages=chosen");
     }
     qr_columns_list(root, &members);
     const qrun_status status =

@@ -463,10 +463,8 @@ qrun_status qr_tokenizer_token_bytes(const qr_tokenizer *tokenizer, int32_t id, 
     qr_buffer_append(out, text, n_bytes);
     for (size_t i = 0; qr_buffer_ok(out) && i < tokenizer->n_decoders; i++) {
         if (decode_alone(&tokenizer->decoders[i], &fused, begin, out)) { continue; }
-        return qr_fail(
-            err, QRUN_ERROR_UNSUPPORTED,
-            "with this tokenizer the text of a token depends on its neighbours (its decoder joins words), so "
-            "no schema can be held");
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "with this tokenizer the text of a token depends on its neighbours (its decoder joins words)");
     }
     return qr_buffer_ok(out) ? QRUN_OK : qr_fail_memory(err, "the bytes of a token", n_bytes);
 }

@@ -482,6 +482,7 @@ class SessionStats(Sized):
         ("context_tokens", c_int64),
         ("planned_bytes", c_int64),
         ("peak_bytes", c_int64),
+        ("max_sequences", c_int32),
     ]
 
 
@@ -1225,6 +1226,7 @@ FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
     ("qrun_detokenize", c_int, [c_void_p, POINTER(c_int32), c_int64, c_bool, POINTER(c_char_p),
      POINTER(c_size_t), POINTER(Error)]),
     ("qrun_token_text", c_void_p, [c_void_p, c_int32, POINTER(c_size_t)]),
+    ("qrun_token_bytes", c_int, [c_void_p, c_int32, POINTER(c_char_p), POINTER(c_size_t), POINTER(Error)]),
     ("qrun_tokenizer_vocab_size", c_int32, [c_void_p]),
     ("qrun_tokenizer_special_id", c_int32, [c_void_p, c_char_p]),
     ("qrun_tokenizer_has_chat_template", c_bool, [c_void_p]),

@@ -222,6 +222,8 @@ class SessionStats:
     planned_bytes: int
     # device memory of context, model and session: by the plan, and as measured
     peak_bytes: int
+    # samples that run at once
+    max_sequences: int
 
 
 @dataclass(frozen=True)

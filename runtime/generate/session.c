@@ -135,6 +135,7 @@ static void fill_fixed_stats(qrun_session *session) {
         .page_tokens = QR_KV_PAGE_TOKENS,
         .pages_total = session->sizes.n_pages,
         .context_tokens = qr_min(session->sizes.context_tokens, session->sizes.pool_tokens),
+        .max_sequences = (int32_t)session->sizes.max_sequences,
         .planned_bytes = qr_plan_total(&session->plan),
     };
     session->stats = session->counts;

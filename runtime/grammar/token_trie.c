@@ -51,7 +51,9 @@ static qrun_status read_tokens(const qr_tokenizer *tokenizer, qr_token_trie *tri
     for (int64_t id = 0; id < trie->vocab; id++) {
         const size_t begin = text.size;
         trie->begins[id] = (uint32_t)begin;
-        QR_TRY(qr_tokenizer_token_bytes(tokenizer, (int32_t)id, &text, err));
+        status = qr_tokenizer_token_bytes(tokenizer, (int32_t)id, &text, err);
+        if (status == QRUN_ERROR_UNSUPPORTED) { qr_error_prefix(err, "no schema can be held"); }
+        QR_TRY(status);
         append_special(tokenizer, (int32_t)id, begin, &text);
         if (text.size - begin > QR_TOKEN_MAX_BYTES) { text.size = begin; }
         if (text.size > INT32_MAX) { QR_TRY(qr_fail(err, QRUN_ERROR_UNSUPPORTED, "the tokens have too much text")); }

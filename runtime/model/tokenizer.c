@@ -90,6 +90,21 @@ const char *qrun_token_text(const qrun_tokenizer *tokenizer, int32_t id, size_t 
     return qr_tokenizer_token(tokenizer->tokenizer, id, n_bytes);
 }
 
+qrun_status qrun_token_bytes(const qrun_tokenizer *tokenizer, int32_t id, char **bytes, size_t *n_bytes,
+                             qrun_error *error) {
+    qr_buffer buffer = {0};
+    *bytes = NULL;
+    *n_bytes = 0;
+    const qrun_status status = qr_tokenizer_token_bytes(tokenizer->tokenizer, id, &buffer, error);
+    if (status != QRUN_OK) {
+        qr_buffer_free(&buffer);
+        return status;
+    }
+    *n_bytes = buffer.size;
+    *bytes = qr_buffer_take(&buffer);
+    return *bytes != NULL ? QRUN_OK : qr_fail_memory(error, "the bytes of a token", *n_bytes);
+}
+
 int32_t qrun_tokenizer_vocab_size(const qrun_tokenizer *tokenizer) {
     return qr_tokenizer_vocab_size(tokenizer->tokenizer);
 }

@@ -34,9 +34,9 @@ cJSON *openai_logprobs_begin(bool is_chat, int64_t n_characters_before, openai_l
     return object;
 }
 
-/* What a token adds to a text. Decoders drop a space at the very beginning, so it is decoded after itself. *text is
- * NULL or for qrun_free; the token's bytes are the last *n_bytes of it. */
-static const char *token_bytes(const qrun_tokenizer *tokenizer, int32_t id, char **text, size_t *n_bytes) {
+/* Decoders drop a space at the very beginning, so the token is decoded after itself. *text is NULL or for qrun_free;
+ * the token's bytes are the last *n_bytes of it. */
+static const char *decoded_token(const qrun_tokenizer *tokenizer, int32_t id, char **text, size_t *n_bytes) {
     const int32_t twice[] = {id, id};
     char *once = NULL;
     size_t n_once = 0, n_twice = 0;
@@ -51,11 +51,48 @@ static const char *token_bytes(const qrun_tokenizer *tokenizer, int32_t id, char
     return *text + (n_twice - *n_bytes);
 }
 
+/* What a token adds to a text, which may be a part of a character: *is_part. *text as above. */
+static const char *token_bytes(const qrun_tokenizer *tokenizer, int32_t id, char **text, size_t *n_bytes,
+                               bool *is_part) {
+    static const char replacement[] = "\xEF\xBF\xBD";
+    char *part = NULL;
+    size_t n_part = 0;
+    const char *bytes = decoded_token(tokenizer, id, text, n_bytes);
+    *is_part = false;
+    if (*text == NULL || *n_bytes == 0 || strstr(bytes, replacement) == NULL ||
+        qrun_token_bytes(tokenizer, id, &part, &n_part, NULL) != QRUN_OK) {
+        return bytes;
+    }
+    qrun_free(*text);
+    *text = part;
+    *n_bytes = n_part;
+    for (size_t i = 0, n = 1; i < n_part && n > 0; i += n) {
+        n = serve_text_character_bytes(part + i, n_part - i);
+        *is_part |= n == 0;
+    }
+    return part;
+}
+
+/* A part of a character as OpenAI's servers name it: "bytes:\xf0\x9f". */
+static cJSON *part_string(const char *bytes, size_t n_bytes) {
+    serve_text name = {0};
+    serve_text_add(&name, "bytes:", 6);
+    for (size_t i = 0; i < n_bytes; i++) {
+        char byte[8];
+        const int n = snprintf(byte, sizeof byte, "\\x%02x", (unsigned char)bytes[i]);
+        serve_text_add(&name, byte, (size_t)n);
+    }
+    cJSON *string = serve_text_to_json(name.data, name.size);
+    serve_text_free(&name);
+    return string;
+}
+
 static cJSON *token_string(const qrun_tokenizer *tokenizer, int32_t id) {
     char *text;
     size_t n_bytes;
-    const char *bytes = token_bytes(tokenizer, id, &text, &n_bytes);
-    cJSON *string = serve_text_to_json(bytes, n_bytes);
+    bool is_part;
+    const char *bytes = token_bytes(tokenizer, id, &text, &n_bytes, &is_part);
+    cJSON *string = is_part ? part_string(bytes, n_bytes) : serve_text_to_json(bytes, n_bytes);
     qrun_free(text);
     return string;
 }
@@ -63,7 +100,8 @@ static cJSON *token_string(const qrun_tokenizer *tokenizer, int32_t id) {
 static cJSON *chat_token(const qrun_tokenizer *tokenizer, int32_t id, float logprob) {
     char *text;
     size_t n_bytes;
-    const char *bytes = token_bytes(tokenizer, id, &text, &n_bytes);
+    bool is_part;
+    const char *bytes = token_bytes(tokenizer, id, &text, &n_bytes, &is_part);
     cJSON *token = cJSON_CreateObject();
     cJSON_AddItemToObject(token, "token", serve_text_to_json(bytes, n_bytes));
     cJSON_AddItemToObject(token, "logprob", exact_number(logprob));
@@ -77,7 +115,7 @@ static cJSON *chat_token(const qrun_tokenizer *tokenizer, int32_t id, float logp
 
 static void add_by_text(cJSON *top, const qrun_tokenizer *tokenizer, int32_t id, float logprob) {
     cJSON *name = token_string(tokenizer, id);
-    if (cJSON_IsString(name) && !cJSON_HasObjectItem(top, name->valuestring)) {
+    if (cJSON_IsString(name) && cJSON_GetObjectItemCaseSensitive(top, name->valuestring) == NULL) {
         cJSON_AddItemToObject(top, name->valuestring, exact_number(logprob));
     }
     cJSON_Delete(name);

@@ -68,6 +68,10 @@ printf '{"chosen": [{"role": "user", "content": "Hi"}, {"role": "assistant", "co
     >"$work/pairs.jsonl"
 refused 3 'To learn the chosen ones alone: --columns messages=chosen' --data "$work/pairs.jsonl"
 shows "$work/pairs.jsonl" --columns messages=chosen
+printf '{"prompt": [{"role": "user", "content": "Hi"}], "chosen": [{"role": "assistant", "content": "Ahoy!"}], %s}\n' \
+    '"rejected": [{"role": "assistant", "content": "No."}]' >"$work/pairs.jsonl"
+refused 3 'To learn the chosen ones alone: --columns prompt=prompt,completion=chosen' --data "$work/pairs.jsonl"
+shows "$work/pairs.jsonl" --columns prompt=prompt,completion=chosen
 refused 2 '--columns: "prompt" is not NAME=COLUMN' --data "$work/qa.jsonl" --columns prompt
 refused 2 '--columns: no format has "promt"' --data "$work/qa.jsonl" --columns promt=q
 refused 2 '--columns names "prompt" twice' --data "$work/qa.jsonl" --columns prompt=q,prompt=a

@@ -45,7 +45,7 @@ wrong "does not know what to do with 'b'" inspect a b
 wrong "needs more" completion
 wrong "bash, zsh and fish" completion tcsh
 
-wrong "whole number from 0 to" generate --top-k many
+wrong "whole number from -1 to" generate --top-k many
 wrong "whole number" generate --top-k 1.5
 wrong "whole number" generate --top-k ""
 wrong "whole number" generate --top-k 99999999999999999999

@@ -86,7 +86,7 @@ def check_error_in_a_stream():
             vocab = json.load(config)["vocab_size"]
         with open(f"{model}/generation_config.json", "w") as file:
             json.dump({"no_repeat_ngram_size": 1, "suppress_tokens": list(range(3, vocab - 5)) + [0, 1, 2]}, file)
-        with Server(model=model) as server:
+        with Server(model=model, seed=1) as server:
             stream = client_of(server).messages.create(**ASK | {"model": server.ask("/v1/models")[1]["data"][0]["id"]}, stream=True)
             refused(anthropic.APIStatusError, "leave no token", lambda: list(stream))
 
@@ -102,13 +102,13 @@ def check_keys():
 
 
 def main():
-    with Server() as server:
+    with Server(seed=1) as server:
         client = client_of(server)
         check_messages(client)
         check_a_form(client)
         check_errors(client)
     with copied_model(tokenizer_config={"chat_template": PLAIN}) as model, \
-            Server("--model-name", "model", "--temperature", "1", model=model) as server:
+            Server("--model-name", "model", "--temperature", "1", model=model, seed=1) as server:
         check_a_loop_of_tools(client_of(server))
     check_error_in_a_stream()
     check_keys()

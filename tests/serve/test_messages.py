@@ -417,7 +417,7 @@ class Refusals(unittest.TestCase):
 
     def test_too_many_wait(self):
         with Server("--max-sequences", "1", "--max-waiting", "1") as server, server.socket() as busy:
-            busy.sendall(post("/v1/completions", {"prompt": "a", "ignore_eos": True, "n": 8, "stream": True}))
+            busy.sendall(post("/v1/completions", {"prompt": "a", "ignore_eos": True, "n": 2, "stream": True}))
             busy.recv(1)
             status, answer, headers = server.ask("/v1/messages", ASK)
             self.assertEqual((status, answer["error"]["type"], headers["Retry-After"]), (429, "rate_limit_error", "1"))

@@ -217,7 +217,7 @@ def check_metrics(address):
 
 @contextlib.contextmanager
 def serving(model):
-    server = subprocess.Popen([sys.argv[1], "serve", "--model", model, "--port", "0", "--quiet"],
+    server = subprocess.Popen([sys.argv[1], "serve", "--model", model, "--port", "0", "--quiet", "--seed", "0"],
                               stdout=subprocess.PIPE, text=True)
     try:
         address = server.stdout.readline().strip()

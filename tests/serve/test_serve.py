@@ -210,6 +210,27 @@ class Seeds(unittest.TestCase):
 class Prompts(unittest.TestCase):
     """What is said of a prompt: its log-probabilities, and its embedding."""
 
+    def test_top_logprobs(self):
+        """As many as asked for, and the token's own: also where texts differ in case alone, or are parts of characters."""
+        request = {"prompt": "Once \u00fc \U0001f642", "max_tokens": 60, "temperature": 3, "seed": 2, "ignore_eos": True}
+        with Server() as server:
+            lists = server.ask("/v1/completions", request | {"logprobs": 5, "echo": True})[1]["choices"][0]["logprobs"]
+            places = list(zip(lists["tokens"], lists["token_logprobs"], lists["top_logprobs"]))
+            for token, logprob, top in places[1:]:
+                self.assertEqual((len(top), top[token]), (5 if logprob >= min(top.values()) and len(top) == 5 else 6, logprob))
+            names = [token for token in lists["tokens"] if token.startswith("bytes:")]
+            self.assertIn("\\xc3", "".join(names))
+            keys = [key for _, _, top in places[1:] for key in top]
+            self.assertTrue(any(a != b and a.lower() == b.lower() for _, _, top in places[1:] for a in top for b in top))
+            self.assertNotIn("\ufffd", "".join(keys))
+            none = server.ask("/v1/completions", request | {"logprobs": 0})[1]["choices"][0]["logprobs"]
+            self.assertEqual([list(top) for top in none["top_logprobs"]], [[token] for token in none["tokens"]])
+            part = server.ask("/tokenize", {"prompt": "\u00fc"})[1]["tokens"][-1]
+            chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "logit_bias": {str(part): 100},
+                    "temperature": 0, "logprobs": True}
+            token = server.ask("/v1/chat/completions", chat)[1]["choices"][0]["logprobs"]["content"][0]
+            self.assertEqual((token["token"], token["bytes"]), ("\ufffd", [0xBC]))
+
     def test_echo(self):
         request = {"prompt": "Once upon a time", "max_tokens": 5, "temperature": 0, "logprobs": 2}
         with Server() as server:
@@ -231,7 +252,7 @@ class Prompts(unittest.TestCase):
             self.assertEqual(choice["logprobs"]["tokens"][3:5], ["<|end|>", "!"])
             self.assertEqual(choice["logprobs"]["text_offset"][n_prompt], len(special["prompt"]))
             for token, offset in list(zip(choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]))[1:n_prompt]:
-                if "\ufffd" not in token:  # a part of a character
+                if not token.startswith("bytes:"):  # a part of a character
                     self.assertEqual(choice["text"][offset:offset + len(token)], token)
             offsets = []
             for piece in server.stream("/v1/completions", special):
@@ -545,6 +566,9 @@ class Service(unittest.TestCase):
             self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (200, "https://example.org"))
             self.assertEqual([ask(server, origin)[0] for origin in ("https://example.org", "https://example.com")],
                              [200, 403])
+            unread = {"Origin": "https://example.org", "Content-Encoding": "gzip"}
+            status, _, headers = server.ask("/v1/completions", {"prompt": "a"}, unread)
+            self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (415, "https://example.org"))
 
     def test_live_view(self):
         with Server() as server:

@@ -346,6 +346,29 @@ class Attacks(unittest.TestCase):
         with Server() as server:
             self.check_bytes_while_an_answer_is_sent(server)
 
+    def test_a_burst(self):
+        """Requests that are with the engine are counted once."""
+        with Server("--max-sequences", "2", "--max-waiting", "60") as server:
+            clients = [server.socket() for _ in range(60)]
+            for number, client in enumerate(clients):
+                client.sendall(post("/v1/completions", {"prompt": f"a {number}", "max_tokens": 8, "ignore_eos": True}))
+            self.assertEqual({client.recv(65536)[:12] for client in clients}, {b"HTTP/1.1 200"})
+            for client in clients:
+                client.close()
+
+    def test_many_answers(self):
+        """All answers of a request count, and those that run at once need not wait."""
+        with Server("--max-sequences", "2", "--max-waiting", "6") as server, server.socket() as busy:
+            ask = {"prompt": ["a", "b"], "max_tokens": 2}
+            self.assertEqual(server.ask("/v1/completions", ask | {"n": 4})[0], 200)
+            status, answer, _ = server.ask("/v1/completions", ask | {"n": 5})
+            self.assertEqual(status, 400)
+            self.assertIn("asks for 10 answers; 8 may run and wait at once (--max-waiting)", answer["error"]["message"])
+            busy.sendall(post("/v1/completions", ENDLESS | {"max_tokens": 400, "n": 6}))
+            while server.metric("vllm:num_requests_running") < 2:
+                time.sleep(0.01)
+            self.assertEqual(server.ask("/v1/completions", ask | {"n": 4})[0], 429)
+
     def test_resets(self):
         """A client that goes away with a reset has left, whether it was answered, waited for a whole answer or for its
         turn, or had sent a next request."""
@@ -477,7 +500,7 @@ class Attacks(unittest.TestCase):
     def test_a_full_queue(self):
         with Server("--max-sequences", "1", "--max-waiting", "1") as server, contextlib.ExitStack() as stack:
             busy = stack.enter_context(server.socket())
-            busy.sendall(post("/v1/completions", ENDLESS | {"n": 8, "stream": True}))
+            busy.sendall(post("/v1/completions", ENDLESS | {"n": 2, "stream": True}))
             busy.recv(1)
             status, answer, headers = server.ask("/v1/completions", {"prompt": "a", "max_tokens": 1})
             self.assertEqual((status, headers["Retry-After"]), (429, "1"))

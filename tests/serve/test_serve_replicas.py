@@ -118,7 +118,7 @@ class Replicas(unittest.TestCase):
     def test_one_queue(self):
         """--max-waiting is of all copies together, and what is refused is refused once."""
         with replicas("--max-sequences", "1", "--max-waiting", "1") as server:
-            body = {"prompt": "The sea", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 64}
+            body = {"prompt": "The sea", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": COPIES + 1}
             with server.socket() as first:
                 first.sendall(post("/v1/completions", body))
                 first.recv(1)
