@@ -137,7 +137,7 @@ static bool write_and_close(int descriptor, const text_buffer *content, bool syn
 int replace_own_file(const char *path, const text_buffer *content) {
     text_buffer aside = {0};
     int code = EXIT_OK;
-    text_format(&aside, "%s.partial", path);
+    text_format(&aside, "%s.qrun-partial-%ld", path, (long)getpid());
     const int descriptor = create_own(aside.data);
     if (descriptor < 0) {
         code = complain(EXIT_FILE, "cannot create '%s': %s", aside.data, own_problem(errno));

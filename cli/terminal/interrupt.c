@@ -83,6 +83,7 @@ bool terminated(void) { return signal_seen != 0 && signal_seen != SIGINT; }
 
 void interrupt_hold(void) {
     held = 1;
+    signal(SIGPIPE, SIG_IGN); /* who read what is printed may leave; writing to it fails */
     limit_time();
 }
 

@@ -11,7 +11,8 @@ bool interrupted(void);
 /* Whether it was not Ctrl-C: the program is to end, whatever it does. */
 bool terminated(void);
 
-/* From here on nothing is cut off: who calls this stops by itself, and saves something first. */
+/* From here on nothing is cut off, also not by a pipe that nobody reads: who calls this stops by itself, and saves
+ * something first. */
 void interrupt_hold(void);
 /* From here on Ctrl-C asks for something less than the end of the program, and sets no limit (chat: it stops the
  * answer). */

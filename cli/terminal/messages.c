@@ -77,8 +77,9 @@ void *allocate(size_t n_bytes) { return memset(reallocate(NULL, n_bytes), 0, n_b
 
 int complain_stdout(int error_number) {
     static bool told;
-    if (told || error_number == EPIPE) { return EXIT_FILE; }
+    const bool is_news = !told && error_number != EPIPE;
     told = true;
+    if (!is_news) { return EXIT_FILE; }
     return complain(EXIT_FILE, "cannot write to stdout: %s",
                     error_number != 0 ? strerror(error_number) : "an earlier write failed");
 }

@@ -131,8 +131,8 @@ static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const 
     const qr_adapter_module *module = qr_adapter_find(adapter, name);
     if (module == NULL) {
         return qr_fail(err, QRUN_ERROR_INPUT,
-                       "the adapter to begin from does not adapt %s, which is to be trained; was it made for another "
-                       "model, or for other `target_modules`?",
+                       "the adapter to begin from does not adapt %s, which is to be trained; one that has some layers "
+                       "alone, or was made for another model or other `target_modules`, is not continued",
                        name);
     }
     if (module->in_features != pair->in || module->out_features != pair->out) {

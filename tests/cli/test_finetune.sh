@@ -328,6 +328,13 @@ run generate --model "$model" --adapter "$whole" --chat --prompt "Hello!" --max-
 expect_code 0
 expect_true "the adapter changes the answer" sh -c "! cmp -s '$work/base' '$work/out'"
 
+# ---- A reader that leaves ----
+
+"$QRUN" finetune --model "$model" --seq-len 96 --rank 4 --data "$work/train.jsonl" --max-steps 3 --json \
+    --out "$work/left" 2>/dev/null | head -1 >/dev/null
+expect_true "the run goes on" test -s "$work/left/adapter_model.safetensors"
+expect_true "and has every step" test "$(grep -c '"loss"' "$work/left/metrics.jsonl")" -eq 3
+
 # ---- A terminal ----
 
 if command -v script >/dev/null && script -qec "true" /dev/null >/dev/null 2>&1 </dev/null; then

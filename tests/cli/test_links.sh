@@ -80,7 +80,7 @@ for taken in out.jsonl.partial out.jsonl.partial.job; do
     rm -f "$work/$taken" "$work/out.jsonl"
 done
 head -8 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
-for taken in metrics.jsonl report.html.partial trainer_state.json.partial; do
+for taken in metrics.jsonl; do # written as it grows
     rm -rf "$work/run"
     mkdir "$work/run"
     ln -s "$secret" "$work/run/$taken"
