@@ -159,8 +159,8 @@ const option train_batch_table[N_TRAIN_BATCH_OPTIONS] = {
 
 const option train_optimizer_table[N_TRAIN_OPTIMIZER_OPTIONS] = {
     {.name = "optimizer", .kind = OPTION_CHOICE, .choices = train_optimizers, TRAIN(optimization.optimizer),
-     .help = "adamw8bit holds its states in 8 bits as bitsandbytes does, but for embeddings; sgd has momentum. Default: "
-             "adamw."},
+     .help = "adamw8bit holds its states in 8 bits as bitsandbytes does, but for embeddings; sgd has momentum. "
+             "Default: adamw."},
     {.name = "learning-rate", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-12, .high = 100,
      TRAIN(optimization.learning_rate),
      .help = "Highest learning rate. Default: 2e-4; with --full 2e-5, from random weights 1e-3."},

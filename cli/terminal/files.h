@@ -37,8 +37,8 @@ void folder_of(const char *path, text_buffer *folder);
  * there or not. A link that leads in a circle stays as it is. */
 void output_target(const char *path, text_buffer *target);
 
-/* Writes `content` to disk beside the file that `path` leads to, as NAME.qrun-partial-PID, and then renames it. What was
- * there before then stays. A device or a pipe is written to directly. */
+/* Writes `content` to disk beside the file that `path` leads to, as NAME.qrun-partial-PID, and then renames it. What
+ * was there before then stays. A device or a pipe is written to directly. */
 int replace_file(const char *path, const text_buffer *content);
 /* The same of a file under a name of the program's own: a link of that name is replaced, not followed. */
 int replace_own_file(const char *path, const text_buffer *content);
