@@ -143,8 +143,6 @@ class Model:
     def load_adapter(self, path: Path, name: Optional[str] = None) -> str:
         """Opens a PEFT LoRA folder, unmerged; returns its name (by default, that of the folder)."""
         adapter = c_void_p()
-        if name == "":
-            raise ArgumentError("`name` is empty, and no request can choose it; give a name")
         with self._handle as model:
             call("qrun_adapter_open", model, encoded(path), None if name is None else encoded(name), byref(adapter))
             chosen: str = library().qrun_adapter_name(adapter).decode()

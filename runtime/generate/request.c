@@ -23,6 +23,10 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "a request needs one of `prompt`, `token_ids` and `messages_json`; it has %d", n_prompts);
     }
+    if (params->n_token_ids != 0 && params->token_ids == NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`n_token_ids=%lld`, but `token_ids` is NULL",
+                       (long long)params->n_token_ids);
+    }
     const qr_range ranges[] = {
         {"temperature", (double)params->temperature, 0, 100},
         {"top_k", params->top_k, -1, INT32_MAX},

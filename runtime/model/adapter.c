@@ -429,6 +429,9 @@ qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *n
     made->identity = atomic_fetch_add(&n_made, 1) + 1;
     qrun_status status = QRUN_OK;
     QR_TRY(take_index(model, made, error));
+    if (name != NULL && name[0] == '\0') {
+        QR_TRY(qr_fail(error, QRUN_ERROR_ARGUMENT, "`name` is empty, and no request can choose it; give a name"));
+    }
     made->name = name != NULL ? qr_strdup(name) : name_of_path(path);
     if (made->name == NULL) { QR_TRY(qr_fail_memory(error, "an adapter's name", strlen(path))); }
     if (is_name_taken(model, made->name)) {

@@ -250,7 +250,7 @@ static void test_a_head_that_was_tied(void) {
 }
 
 /* LoRA on the embedding of a tied model, whose own weights the adapter has too: the head has these, and no LoRA, as
- * where the adapter is used unmerged. PEFT's merge_and_unload, which keeps them tied, gives the head the LoRA as well. */
+ * where the adapter is used unmerged. PEFT's merge_and_unload keeps them tied: there the head has the LoRA too. */
 static void test_lora_on_a_tied_embedding(void) {
     static const char *const base_name = "base_model.model.model.embed_tokens.base_layer.weight";
     const char *out = in_scratch("kept-table"), *adapter = fixture("merge/adapters/gemma3-kept-table");

@@ -303,6 +303,8 @@ static void test_refusals(void) {
     params.prompt = "and a text";
     refuse(session, &params, QRUN_ERROR_ARGUMENT, "it has 2");
     params.token_ids = NULL;
+    refuse(session, &params, QRUN_ERROR_ARGUMENT, "`n_token_ids=5`, but `token_ids` is NULL");
+    params.n_token_ids = 0;
     refuse(session, &params, QRUN_ERROR_UNSUPPORTED, "no tokenizer.json");
     params.prompt = NULL;
     refuse(session, &params, QRUN_ERROR_ARGUMENT, "it has 0");
