@@ -9,6 +9,7 @@ void answer_delta_free(answer_delta *delta) {
     serve_text_free(&delta->content);
     serve_text_free(&delta->thought);
     cJSON_Delete(delta->calls);
+    cJSON_Delete(delta->places);
     *delta = (answer_delta){0};
 }
 
@@ -52,8 +53,12 @@ static void drop_space(serve_text *t) {
 }
 
 static void give_text(answer_parser *p, const char *bytes, size_t n_bytes, answer_delta *delta) {
+    if (n_bytes == 0) { return; }
+    if (p->separates) { serve_text_add(&delta->content, "\n", 1); }
+    p->separates = false;
     serve_text_add(&delta->content, bytes, n_bytes);
-    p->has_text = p->has_text || n_bytes > 0;
+    p->has_text = true;
+    p->has_content = true;
 }
 
 /* Of a call that is none: the markers that the answer's text leaves out stay out. */
@@ -92,14 +97,24 @@ static bool sees_end(answer_parser *p) {
     return first < p->pending.size && cursor_find(&added, mark) != NULL;
 }
 
+/* Calls were read from a text, or none were. True: some. */
+static bool count_calls(answer_parser *p, bool are_calls, answer_delta *delta) {
+    if (delta->places == NULL) { delta->places = cJSON_CreateArray(); }
+    for (int n = cJSON_GetArraySize(delta->places); n < cJSON_GetArraySize(delta->calls); n++) {
+        cJSON_AddItemToArray(delta->places, cJSON_CreateNumber((double)delta->content.size));
+        p->n_calls++;
+    }
+    return are_calls;
+}
+
 /* pending[0, n) is a call, or stays text, with what led to it and the n_end bytes of its end marker. */
 static void end_call(answer_parser *p, size_t n, size_t n_end, answer_delta *delta) {
     if (delta->calls == NULL) { delta->calls = cJSON_CreateArray(); }
-    const int n_before = cJSON_GetArraySize(delta->calls);
-    const bool is_call = n > 0 && tool_calls_parse(p->format->calls, p->pending.data, n, p->tools, delta->calls);
+    const bool is_call =
+        count_calls(p, n > 0 && tool_calls_parse(p->format->calls, p->pending.data, n, p->tools, delta->calls), delta);
     if (is_call) {
-        p->n_calls += cJSON_GetArraySize(delta->calls) - n_before;
         p->has_text = true;
+        p->separates = p->has_content;
     } else {
         give_failed(p, p->lead.data, p->lead.size, delta);
         give_failed(p, p->pending.data, n + n_end, delta);
@@ -286,10 +301,10 @@ static void give_message(answer_parser *p, size_t n_bytes, answer_delta *delta) 
 /* pending[0, n) is the body of a call, which stays text where it is none. */
 static void give_call(answer_parser *p, size_t n_bytes, answer_delta *delta) {
     if (delta->calls == NULL) { delta->calls = cJSON_CreateArray(); }
-    const int n_before = cJSON_GetArraySize(delta->calls);
     serve_text_add(&p->lead, p->pending.data, n_bytes);
-    if (!p->lead.failed && tool_calls_parse(CALLS_HARMONY, p->lead.data, p->lead.size, p->tools, delta->calls)) {
-        p->n_calls += cJSON_GetArraySize(delta->calls) - n_before;
+    if (count_calls(
+            p, !p->lead.failed && tool_calls_parse(CALLS_HARMONY, p->lead.data, p->lead.size, p->tools, delta->calls),
+            delta)) {
         return;
     }
     p->message = MESSAGE_TEXT;

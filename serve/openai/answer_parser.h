@@ -9,7 +9,8 @@
 /* What a piece of the answer gives. */
 typedef struct answer_delta {
     serve_text content, thought;
-    cJSON *calls; /* {"name", "arguments"} …; NULL: none */
+    cJSON *calls;  /* {"name", "arguments"} …; NULL: none */
+    cJSON *places; /* of each: the bytes of content that came before it */
 } answer_delta;
 void answer_delta_free(answer_delta *delta);
 
@@ -35,13 +36,14 @@ typedef struct answer_parser {
     size_t n_searched;  /* of a call: bytes of pending in which its end was looked for */
     int mark;           /* of a call: which one; −1: none, it is the whole answer */
     bool has_text;      /* text or a call was given: no thought begins, and no answer that is a call as a whole */
+    bool has_content;   /* text was given */
     bool has_thought;   /* a thought was given: there is one at most */
     bool is_no_call;    /* the answer is no call as a whole */
     bool trims;         /* space that comes next follows a block, and goes */
     int n_calls;
     message_kind message;
     int n_messages;
-    bool separates; /* what comes next is another message than what was given of its kind */
+    bool separates; /* what comes next of its kind does not follow what was given: another message, or a call, came */
 } answer_parser;
 
 /* tools NULL: none. thinks: the prompt ends within a thought. */

@@ -29,23 +29,38 @@ static void grow(answer_blocks *b, const char *bytes, size_t n_bytes, const bloc
     events->grow(user, b, bytes, n_bytes);
 }
 
-static void take_text(answer_blocks *b, block_kind kind, const serve_text *text, const block_events *events,
+static void take_text(answer_blocks *b, block_kind kind, const char *bytes, size_t n_bytes, const block_events *events,
                       void *user) {
-    if (text->size == 0) { return; }
-    if (b->open != kind) { begin(b, kind, NULL, events, user); }
-    grow(b, text->data, text->size, events, user);
+    if (n_bytes == 0) { return; }
+    if (b->open != kind) {
+        const bool separates = kind == BLOCK_TEXT && b->has_text && bytes[0] == '\n'; /* as the block does */
+        begin(b, kind, NULL, events, user);
+        bytes += separates;
+        n_bytes -= separates;
+    }
+    b->has_text |= kind == BLOCK_TEXT;
+    if (n_bytes > 0) { grow(b, bytes, n_bytes, events, user); }
+}
+
+static void take_call(answer_blocks *b, cJSON *call, const block_events *events, void *user) {
+    const cJSON *arguments = cJSON_GetObjectItemCaseSensitive(call, "arguments");
+    begin(b, BLOCK_CALL, call, events, user);
+    if (cJSON_IsString(arguments)) { grow(b, arguments->valuestring, strlen(arguments->valuestring), events, user); }
+    answer_blocks_end(b, events, user);
 }
 
 void answer_blocks_take(answer_blocks *b, const answer_delta *delta, const block_events *events, void *user) {
+    const serve_text *content = &delta->content;
+    const cJSON *place = delta->places != NULL ? delta->places->child : NULL;
     cJSON *call;
-    take_text(b, BLOCK_THOUGHT, &delta->thought, events, user);
-    take_text(b, BLOCK_TEXT, &delta->content, events, user);
+    size_t n_taken = 0;
+    take_text(b, BLOCK_THOUGHT, delta->thought.data, delta->thought.size, events, user);
     cJSON_ArrayForEach(call, delta->calls) {
-        const cJSON *arguments = cJSON_GetObjectItemCaseSensitive(call, "arguments");
-        begin(b, BLOCK_CALL, call, events, user);
-        if (cJSON_IsString(arguments)) {
-            grow(b, arguments->valuestring, strlen(arguments->valuestring), events, user);
-        }
-        answer_blocks_end(b, events, user);
+        const size_t before = place != NULL ? (size_t)place->valuedouble : content->size;
+        take_text(b, BLOCK_TEXT, content->data + n_taken, before - n_taken, events, user);
+        take_call(b, call, events, user);
+        n_taken = before;
+        place = place != NULL ? place->next : NULL;
     }
+    take_text(b, BLOCK_TEXT, content->data + n_taken, content->size - n_taken, events, user);
 }

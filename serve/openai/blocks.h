@@ -12,6 +12,7 @@ typedef struct answer_blocks {
     block_kind open; /* the kind of the last block, while it may grow */
     int number;      /* of the last block, from 0 */
     int n, n_calls;  /* that have begun */
+    bool has_text;   /* one was text */
     serve_text text; /* of the last block: its text, or the arguments of a call */
     cJSON *call;     /* of a call: {"name", "arguments"}; lent while it is open */
 } answer_blocks;
@@ -23,7 +24,7 @@ typedef struct block_events {
     void (*end)(void *user, const answer_blocks *b);
 } block_events;
 
-/* What a piece of the answer gives: its thought, its text, then its calls. */
+/* What a piece of the answer gives: its thought, then text and calls as they came. */
 void answer_blocks_take(answer_blocks *b, const answer_delta *delta, const block_events *events, void *user);
 /* The answer is over. */
 void answer_blocks_end(answer_blocks *b, const block_events *events, void *user);

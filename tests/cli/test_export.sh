@@ -56,6 +56,7 @@ expect_code 0
 expect_jsonl "$work/out" 1
 expect_out '"type":"q8_0","tensors":38,"bytes":'
 run inspect --model "$work/m.gguf" --json
+expect_out '"stored_quantization":"Q8_0"'
 expect_out '"dtype":"Q8_0"'
 run generate --model "$work/m.gguf" --prompt "Once upon a time" --max-tokens 8 --temperature 0
 expect_code 0

@@ -2,7 +2,7 @@
  * However an answer is cut into pieces, the same comes out. */
 #include "check.h"
 
-#include "serve/openai/answer_parser.h"
+#include "serve/openai/blocks.h"
 
 static const char tools_json[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
@@ -258,7 +258,7 @@ static void test_list(void) {
         {"<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
          "||f({\"a\": 1})g({})"},
         {"Well. <|tool_call|>{\"name\": \"f\", \"arguments\": {\"b\": \"<|/tool_call|>\"}}<|/tool_call|> so",
-         "Well.so||f({\"b\": \"<|/tool_call|>\"})"},
+         "Well.\nso||f({\"b\": \"<|/tool_call|>\"})"},
         {"<tool_call>[{\"name\": \"g\"}]", "||g({})"},
         {"functools[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", "||f({\"a\": 1})"},
         {"<|tool_call|>[]<|/tool_call|> b", "<|tool_call|>[]<|/tool_call|> b||"},
@@ -312,7 +312,8 @@ static void test_python(void) {
         .calls = CALLS_PYTHON, .hidden = {{5, "<|tool_call_start|>"}, {6, "<|tool_call_end|>"}}, .n_hidden = 2};
     static const parser_case cases[] = {
         {LFM("[f(a=1, b=\"x\")]"), "||f({\"a\":1,\"b\":\"x\"})"},
-        {"I look. " LFM("[f(a=-1.5e3), any.tool-name()]") " Done.", "I look.Done.||f({\"a\":-1.5e3})any.tool-name({})"},
+        {"I look. " LFM("[f(a=-1.5e3), any.tool-name()]") " Done.",
+         "I look.\nDone.||f({\"a\":-1.5e3})any.tool-name({})"},
         {LFM("[f()]") "\n" LFM("[g(x=None)]"), "||f({})g({\"x\":null})"},
         {LFM("[ g ( x = [True, False , None,], y=(1, 'two'), z={'p': {}, \"q\": [[]]} , ) ]"),
          "||g({\"x\":[true,false,null],\"y\":[1,\"two\"],\"z\":{\"p\":{},\"q\":[[]]}})"},
@@ -504,6 +505,59 @@ static void test_deep_and_long(void) {
     cJSON_Delete(tools);
 }
 
+/* ---- Blocks ------------------------------------------------------------------------------------------------------ */
+
+static void begin_block(void *user, const answer_blocks *b) {
+    static const char *const names[] = {[BLOCK_THOUGHT] = "thought", [BLOCK_TEXT] = "text", [BLOCK_CALL] = "call"};
+    serve_text_add_format(user, "%d %s[", b->number, names[b->open]);
+}
+static void grow_block(void *user, const answer_blocks *b, const char *bytes, size_t n_bytes) {
+    (void)b;
+    serve_text_add(user, bytes, n_bytes);
+}
+static void end_block(void *user, const answer_blocks *b) {
+    (void)b;
+    serve_text_add(user, "]", 1);
+}
+
+/* Texts and calls are blocks in the order in which they came, whether the answer is taken whole or in pieces. */
+static void test_blocks(void) {
+    static const block_events events = {begin_block, grow_block, end_block};
+    static const char *const answer =
+        "<think>Hm.</think>I look. <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": "
+        "1}}</tool_call> and\nagain <tool_call>{\"name\": \"g\", \"arguments\": "
+        "{}}</tool_call>\n<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call> end.";
+    static const char *const expected = "0 thought[Hm.]1 text[I look.]2 call[{\"a\": 1}]3 text[and\nagain]"
+                                        "4 call[{}]5 call[{}]6 text[end.]";
+    cJSON *tools = cJSON_Parse(tools_json);
+    const size_t n = strlen(answer);
+    for (size_t most = 1; most <= n; most++) {
+        for (int whole = 0; whole < 2; whole++) {
+            answer_parser parser;
+            answer_blocks blocks = {.n = 0};
+            answer_delta all = {.calls = NULL};
+            serve_text out = {0};
+            answer_parser_start(&parser, &thinking, tools, false);
+            for (size_t at = 0; at <= n; at += most) {
+                answer_delta piece = {.calls = NULL};
+                answer_delta *delta = whole ? &all : &piece;
+                answer_parser_push(&parser, answer + at, n - at < most ? n - at : most, delta);
+                if (at + most > n) { answer_parser_finish(&parser, delta); }
+                if (!whole) { answer_blocks_take(&blocks, &piece, &events, &out); }
+                answer_delta_free(&piece);
+            }
+            if (whole) { answer_blocks_take(&blocks, &all, &events, &out); }
+            answer_blocks_end(&blocks, &events, &out);
+            CHECK_STR(out.data, expected);
+            answer_delta_free(&all);
+            answer_blocks_free(&blocks);
+            answer_parser_free(&parser);
+            serve_text_free(&out);
+        }
+    }
+    cJSON_Delete(tools);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_thoughts);
@@ -521,5 +575,6 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_harmony);
     CHECK_RUN(test_hidden_markers);
     CHECK_RUN(test_deep_and_long);
+    CHECK_RUN(test_blocks);
     return check_end();
 }
