@@ -84,6 +84,11 @@ static qrun_status add_parameter(qr_adapter *adapter, const qr_safetensors_tenso
     const bool is_base = drop_wrapper(name);
     bool saved = is_embedding_weight(name);
     qrun_status status = saved ? QRUN_OK : qr_adapter_config_saves(&adapter->config, name, &saved, err);
+    if (status == QRUN_OK && !saved && qr_is_last_part(name, "bias")) {
+        status = qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                         "%s: an adapter with trained biases (\"bias\" of adapter_config.json) is not supported",
+                         qr_safetensors_shard_path(adapter->file, 0));
+    }
     if (status == QRUN_OK && !saved) {
         status = fail_tensor(adapter, tensor, "is a whole parameter that \"modules_to_save\" does not name", err);
     }

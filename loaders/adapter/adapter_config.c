@@ -138,9 +138,8 @@ static qrun_status find_value(const qr_pattern_values *values, const char *modul
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static qrun_status check_kind(const qr_json *root, const char *what, qr_error *err) {
-    const char *type = NULL, *bias = "none";
+    const char *type = NULL;
     QR_RETURN_IF_ERROR(qr_json_get_string(root, "peft_type", &type, what, err));
-    QR_RETURN_IF_ERROR(qr_json_get_string(root, "bias", &bias, what, err));
     if (type == NULL) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: has no \"peft_type\"; is this the adapter_config.json of an adapter?", what);
@@ -149,9 +148,7 @@ static qrun_status check_kind(const qr_json *root, const char *what, qr_error *e
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: adapters of type \"%.60s\" are not supported, only LORA", what,
                        type);
     }
-    if (strcmp(bias, "none") == 0) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: an adapter with trained biases (\"bias\": \"%.60s\") is not supported", what, bias);
+    return QRUN_OK;
 }
 
 /* Null, false, and an empty list or object mean that a feature is not used. */

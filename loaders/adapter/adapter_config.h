@@ -48,7 +48,7 @@ typedef struct qr_adapter_config {
     size_t n_layer_patterns;
 } qr_adapter_config;
 
-/* QRUN_ERROR_UNSUPPORTED for another peft_type, biases and the like, each by name. */
+/* QRUN_ERROR_UNSUPPORTED for another peft_type and the like, each by name. */
 qrun_status qr_adapter_config_parse(const qr_json *root, const char *what, qr_adapter_config *config, qr_error *err);
 qrun_status qr_adapter_config_read(const char *path, qr_adapter_config *config, qr_error *err);
 void qr_adapter_config_free(qr_adapter_config *config); /* leaves it zeroed; fine for a zeroed one */

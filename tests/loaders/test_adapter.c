@@ -158,7 +158,6 @@ static void test_config_refusals(void) {
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{}", QRUN_ERROR_INPUT, "has no \"peft_type\""},
         {"{'peft_type':'IA3'}", QRUN_ERROR_UNSUPPORTED, "adapters of type \"IA3\" are not supported"},
-        {"{'peft_type':'LORA','bias':'all'}", QRUN_ERROR_UNSUPPORTED, "\"bias\": \"all\""},
         {"{'peft_type':'LORA','lora_bias':true}", QRUN_ERROR_UNSUPPORTED, "\"lora_bias\" is not supported"},
         {"{'peft_type':'LORA','layer_replication':[[0,4]]}", QRUN_ERROR_UNSUPPORTED, "\"layer_replication\""},
         {"{'peft_type':'LORA','trainable_token_indices':[1]}", QRUN_ERROR_UNSUPPORTED, "\"trainable_token_indices\""},
@@ -296,11 +295,21 @@ static void test_tensor_refusals(void) {
         CHECK(adapter == NULL);
         CHECK_MSG(strstr(err.message, cases[i].message) != NULL, "case %zu: %s", i, err.message);
     }
-    CHECK_INT(remove(temporary_path(&folder, "adapter_model.safetensors")), 0);
+    /* A config with biases of a model that has none is fine. */
+    static const char biases[] = "{'peft_type':'LORA','r':2,'target_modules':['q_proj'],'bias':'all'}";
+    const qr_safetensors_spec with_bias[] = {a, b, {Q ".bias", QR_DTYPE_F32, 1, {4}}};
     qr_adapter *adapter;
+    qr_error err = {0};
+    write_adapter(&folder, biases, with_bias, 2);
+    CHECK_MSG(qr_adapter_open(folder.path, &adapter, &err) == QRUN_OK, "%s", err.message);
+    qr_adapter_close(adapter);
+    write_adapter(&folder, biases, with_bias, 3);
+    CHECK_INT(qr_adapter_open(folder.path, &adapter, &err), QRUN_ERROR_UNSUPPORTED);
+    CHECK_MSG(strstr(err.message, "an adapter with trained biases") != NULL, "%s", err.message);
+    CHECK_INT(remove(temporary_path(&folder, "adapter_model.safetensors")), 0);
     CHECK_INT(qr_adapter_open(folder.path, &adapter, NULL), QRUN_ERROR_NOT_FOUND);
     temporary_text(&folder, "adapter_model.bin", "");
-    qr_error err = {0};
+    err = (qr_error){0};
     CHECK_INT(qr_adapter_open(folder.path, &adapter, &err), QRUN_ERROR_UNSUPPORTED);
     CHECK_MSG(strstr(err.message, "is a PyTorch pickle") != NULL, "%s", err.message);
     temporary_remove(&folder);
