@@ -16,7 +16,7 @@ const about_exit_code about_exit_codes[] = {
     {EXIT_MEMORY, "out of memory, or over the memory budget"},
     {EXIT_ENGINE, "the device failed, or qrun has a bug"},
     {EXIT_NO_FIT, "'plan' or '--plan': it would not fit into the memory"},
-    {EXIT_INTERRUPTED, "interrupted (Ctrl-C, SIGTERM or SIGHUP)"},
+    {EXIT_INTERRUPTED, "interrupted (Ctrl-C, SIGTERM or SIGHUP); serve then ends with 0"},
     {0, NULL},
 };
 
@@ -27,6 +27,7 @@ const about_variable about_environment[] = {
                        "amx-bf16; on Arm neon, neon-bf16. On a GPU sm_80: without Hopper's own instructions"},
     {"QRUN_CUDA_LIBRARY", "path of libqrun_cuda.so, where it is not beside libqrun.so"},
     {"QRUN_CUDA_CUBLASLT", "path of libcublasLt.so; or 0: training does without it"},
+    {"QRUN_CUDA_NCCL", "path of libnccl.so.2; or 0: ranks send through host memory"},
     {"QRUN_CUDA_GRAPHS", "0: a GPU's decode steps are not replayed. Like QRUN_CUDA_EARLY_LAUNCH, QRUN_CUDA_RUN_AHEAD "
                          "and QRUN_CUDA_WGMMA, for finding faults"},
     {NULL, NULL},

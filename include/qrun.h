@@ -393,7 +393,7 @@ typedef struct qrun_model_info {
     int32_t n_experts, n_experts_per_token, expert_intermediate_size; /* of layers with experts; 0: there are none */
     const char *left_out; /* parts of the folder that text needs none of, as "model.visual, mtp"; NULL: none */
     const char
-        *packed_as; /* what linear layers are decoded from while they are read: "gptq", "fp8" …; NULL: none are */
+        *packed_as; /* what linear layers are decoded from while they are read: "gptq", "Q8_0" …; NULL: none are */
     const char *embedding_format; /* "bf16", "int8" … */
     bool offloads_experts;        /* weight_bytes are then without experts, but for the room of a layer's */
     bool computes_experts;        /* they are in host memory, and the processor computes them: without that room too */
@@ -424,8 +424,8 @@ QRUN_API qrun_status qrun_detokenize(const qrun_tokenizer *tokenizer, const int3
                                      bool skip_special, char **text, size_t *n_bytes, qrun_error *error);
 /* A token as its vocabulary spells it, lent, not NUL-terminated; NULL for an id outside the vocabulary. */
 QRUN_API const char *qrun_token_text(const qrun_tokenizer *tokenizer, int32_t id, size_t *n_bytes);
-/* The bytes that a token adds to a text that has begun (qrun_free): perhaps a part of a character. Special tokens add
- * none. QRUN_ERROR_UNSUPPORTED where it depends on the token's neighbours. */
+/* The bytes that a token adds to a text that has begun (qrun_free): perhaps a part of a character. None (*n_bytes 0) of
+ * a special token, and of an id outside the vocabulary. QRUN_ERROR_UNSUPPORTED where they depend on its neighbours. */
 QRUN_API qrun_status qrun_token_bytes(const qrun_tokenizer *tokenizer, int32_t id, char **bytes, size_t *n_bytes,
                                       qrun_error *error);
 QRUN_API int32_t qrun_tokenizer_vocab_size(const qrun_tokenizer *tokenizer);
@@ -843,7 +843,7 @@ typedef struct qrun_trainer qrun_trainer;
 
 typedef enum qrun_optimizer {
     QRUN_OPTIMIZER_ADAMW = 0,
-    QRUN_OPTIMIZER_ADAMW8BIT = 1, /* states in 8 bits, as bitsandbytes */
+    QRUN_OPTIMIZER_ADAMW8BIT = 1, /* states in 8 bits, as bitsandbytes; those of embeddings in 32 */
     QRUN_OPTIMIZER_ADAFACTOR = 2,
     QRUN_OPTIMIZER_SGD = 3 /* with momentum */
 } qrun_optimizer;
@@ -936,6 +936,9 @@ typedef struct qrun_train_lora {
      * "mlp.experts.gate_up_proj,mlp.experts.down_proj". Without lora_dropout and dora, as in PEFT. NULL: none, or the
      * adapter's. */
     const char *target_parameters;
+    /* LoRA on these layers alone, counted from 0, as PEFT's layers_to_transform: "0,1,8-15". NULL: all, or the
+     * adapter's. */
+    const char *layers_to_transform;
 } qrun_train_lora;
 
 typedef struct qrun_train_weights {

@@ -276,12 +276,12 @@ Info = TypeVar("Info")
 def info_of(kind: Type[Info], struct: Any) -> Info:
     """A copy, which does not live in the library."""
     found = {name: getattr(struct, name) for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
-    return kind(**{name: _value_of(value, found.get("n_" + name)) for name, value in found.items()})
+    return kind(**{name: _value_of(value, found.get("n_" + name, 0)) for name, value in found.items()})
 
 
-def _value_of(value: Any, n_items: Optional[int]) -> Any:
-    if n_items is not None:
-        return tuple(_value_of(value[i], None) for i in range(n_items))
+def _value_of(value: Any, n_items: int) -> Any:
+    if hasattr(value, "contents"):  # a pointer: to an array
+        return tuple(_value_of(value[i], 0) for i in range(n_items))
     if isinstance(value, Structure):
         return info_of(globals()[type(value).__name__], value)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
@@ -296,7 +296,7 @@ def dataclass_lines(name: str, fields: List[Field]) -> List[str]:
             continue
         kind = (SCALARS[field.base][1] if field.base in SCALARS else class_name(field.base) if field.base in INFOS
                 else "str")
-        if f"n_{field.name}" in names:
+        if field.stars and f"n_{field.name}" in names:
             kind = f"Tuple[{kind}, ...]"
         elif field.stars and "NULL" in field.comment:
             kind = f"Optional[{kind}]"

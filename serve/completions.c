@@ -167,7 +167,6 @@ static void answer_free(answer *a) {
     openai_request_free(&a->request);
     tool_choice_free(&a->choice);
     http_body_free(a->body);
-    owner->n_preparing -= a->is_preparing;
     be_counted(a);
     free(a);
     completions_close(owner);
@@ -549,16 +548,17 @@ static bool has_room(const completions *c, openai_error *error) {
     return openai_refuse(error, 429, NULL, "%lld answers are waiting already; try again later", (long long)n_waiting);
 }
 
-/* The same for one that is read: with all its answers. As many as run at once need not wait. */
+/* The same for one that is read: with all its answers, of which some may run at once. */
 static bool has_room_for_samples(const completions *c, int64_t n_samples, openai_error *error) {
     qrun_session_stats stats;
     serve_replicas_stats(c->replicas, &stats);
-    const int64_t most = c->params->max_waiting + stats.max_sequences;
-    if (n_samples > most) {
+    const int64_t n_most = c->params->max_waiting + stats.max_sequences;
+    const int64_t n_free = stats.max_sequences > stats.n_running ? stats.max_sequences - stats.n_running : 0;
+    if (n_samples > n_most) {
         return openai_refuse(error, 400, NULL, "asks for %lld answers; %lld may run and wait at once (--max-waiting)",
-                             (long long)n_samples, (long long)most);
+                             (long long)n_samples, (long long)n_most);
     }
-    return stats.n_waiting + n_samples <= most ||
+    return stats.n_waiting + n_samples <= c->params->max_waiting + n_free ||
            openai_refuse(error, 429, NULL, "%d answers are waiting already, and this asks for %lld; try again later",
                          (int)stats.n_waiting, (long long)n_samples);
 }
@@ -809,7 +809,6 @@ static void tell_seed(answer *a) {
 static void on_prepared(void *user) {
     answer *a = user;
     a->is_preparing = false;
-    a->owner->n_preparing--;
     http_body_free(a->body);
     a->body = NULL;
     a->n_open++; /* until all parts are looked at */
@@ -817,7 +816,7 @@ static void on_prepared(void *user) {
         refuse(a, &a->error);
     } else if (a->exchange == NULL || a->is_cancelled) {
         cancel(a);
-    } else if (a->request.kind != OPENAI_EMBEDDING) {
+    } else if (a->request.kind != OPENAI_EMBEDDING && !a->protocol->counts) {
         tell_seed(a);
     }
     if (a->exchange != NULL && a->adapter[0] != '\0') { http_note(a->exchange, " adapter=%s", a->adapter); }
@@ -859,7 +858,6 @@ static answer *make_answer(completions *c, http_exchange *exchange, const answer
     a->seed &= MOST_SEED;
     if (a->next != NULL) { a->next->link = &a->next; }
     c->answers = a;
-    c->n_preparing++;
     atomic_fetch_add(&c->n_unsubmitted, 1);
     completions_open(c);
     return a;

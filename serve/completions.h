@@ -25,8 +25,7 @@ typedef struct completions {
     uint32_t id_start;             /* of this server's ids: another start has others */
     uint64_t n_answers;            /* the rest of them */
     int64_t n_open;                /* answers on their way; requests whose client left count until the engine lets go */
-    int64_t n_preparing;           /* of these, not with the engine yet, as the loop's thread knows */
-    _Atomic int64_t n_unsubmitted; /* the same, as it is */
+    _Atomic int64_t n_unsubmitted; /* of these, not with the engine yet */
     bool is_closing;               /* no new ones */
     struct answer *answers;        /* that are open */
     void (*on_idle)(void *user);   /* called when n_open becomes 0 */

@@ -152,7 +152,7 @@ static bool is_broken(evutil_socket_t descriptor) {
 
 /* Of a client that closes its side, libevent says EV_CLOSED; of a reset only that there is something to read, as of the
  * bytes of a next request. Those stay unread and would be told again and again: once there are some, a reset is looked
- * for every second. */
+ * for every second, and until then epoll tells of it without rest. */
 static void on_closed(evutil_socket_t descriptor, short what, void *arg) {
     static const struct timeval second = {.tv_sec = 1};
     http_exchange *x = arg;

@@ -80,7 +80,7 @@ static void allow(const server *s, http_exchange *exchange) {
     http_add_header(exchange, "Access-Control-Allow-Origin", s->params->allow_origin);
     http_add_header(exchange, "Access-Control-Allow-Headers", fits ? asked : "Authorization, Content-Type");
     http_add_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE");
-    http_add_header(exchange, "Access-Control-Expose-Headers", "X-Request-Id, X-Seed, Retry-After");
+    http_add_header(exchange, "Access-Control-Expose-Headers", "X-Request-Id, request-id, X-Seed, Retry-After");
     http_add_header(exchange, "Vary", "Origin");
 }
 

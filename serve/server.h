@@ -30,7 +30,7 @@ typedef struct serve_params {
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
     const char *api_key;            /* NULL: anyone may ask */
     const char *allow_origin;       /* pages of other origins may ask: one of them, or "*"; NULL: none */
-    int64_t max_waiting;            /* requests; further ones get 429 */
+    int64_t max_waiting;            /* answers; further requests get 429 */
     int64_t max_body_bytes;
     int32_t max_connections;
     int drain_seconds;   /* after SIGTERM, for what runs */

@@ -45,7 +45,7 @@ static const option output_table[] = {
 /* clang-format on */
 
 /* Of the tables that qrun finetune has, the rows that memory or sending depend on. */
-enum { FIRST_TARGET = 1, N_TARGETS = 3, FIRST_SIZE = 2, N_SIZES = 6, N_PLANNED_RANKS = N_TRAIN_RANKS_OPTIONS - 1 };
+enum { FIRST_TARGET = 1, N_TARGETS = 4, FIRST_SIZE = 2, N_SIZES = 6, N_PLANNED_RANKS = N_TRAIN_RANKS_OPTIONS - 1 };
 
 static const option_group groups[] = {
     OPTION_GROUP("Model", model_option_table, offsetof(plan_options, engine)),

@@ -171,7 +171,7 @@ static void note_what_is_lost(const qrun_quantize_params *params, qrun_context *
                "loses less",
                packed_as, option_choice_name(quants, (int64_t)params->quant));
     }
-    if (cJSON_GetObjectItemCaseSensitive(root, "n_active_parameters") != NULL) {
+    if (params->quant != QRUN_QUANT_MIXED && cJSON_GetObjectItemCaseSensitive(root, "n_active_parameters") != NULL) {
         notify("note: the experts are quantised too, which qrun reads and transformers 5 does not");
     }
     cJSON_Delete(root);

@@ -121,6 +121,7 @@ static const peer_words option_words[] = {
     {"target-modules", "lora-targets lora-target-modules lora-target targets modules lora-keys lora-layers "
                        "lora-target-linear"},
     {"target-parameters", "lora-target-parameters lora-experts"},
+    {"layers-to-transform", "lora-layers-to-transform layers-to-train"},
     {"rank", "r lora-r lora-rank"},
     {"alpha", "lora-alpha scale lora-scale"},
     {"lora-dropout", "dropout"},

@@ -76,6 +76,8 @@ const option train_adapter_table[N_TRAIN_ADAPTER_OPTIONS] = {
     {.name = "target-parameters", .kind = OPTION_TEXT, .value_name = "NAMES", TRAIN(lora.target_parameters),
      .help = "LoRA on the experts of a mixture too, as PEFT's target_parameters: experts (both), or names such as "
              "mlp.experts.down_proj. --target-modules none leaves it at these."},
+    {.name = "layers-to-transform", .kind = OPTION_TEXT, .value_name = "LAYERS", TRAIN(lora.layers_to_transform),
+     .help = "LoRA on these layers alone, counted from 0, as PEFT's layers_to_transform: 0,1,8-15. Default: all."},
     {.name = "rank", .letter = 'r', .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 512, TRAIN(lora.rank),
      .help = "Rank of the update of each layer. Default: 16."},
     {.name = "alpha", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6, TRAIN(lora.alpha),
@@ -88,8 +90,8 @@ const option train_adapter_table[N_TRAIN_ADAPTER_OPTIONS] = {
              "does --full."},
     {.name = "rslora", .kind = OPTION_FLAG, TRAIN(lora.rslora), .help = "Scale by alpha / √rank instead."},
     {.name = "adapter", .kind = OPTION_TEXT, .value_name = "DIR", TRAIN(lora.adapter), .completion = COMPLETE_FOLDER,
-     .help = "Continue training this PEFT LoRA adapter instead of a new one. Its rank, alpha, targets and kind are "
-             "kept; options that say otherwise are refused."},
+     .help = "Continue training this PEFT LoRA adapter instead of a new one. Its rank, alpha, targets, layers and kind "
+             "are kept; options that say otherwise are refused."},
     {.name = "dora", .kind = OPTION_FLAG, TRAIN(lora.dora),
      .help = "DoRA: also train the magnitude of every row of the adapted matrices. Takes a third more time."},
     {.name = "lora-dropout", .kind = OPTION_NUMBER, .value_name = "P", .low = 0, .high = 0.99, TRAIN(lora.lora_dropout),
@@ -163,7 +165,8 @@ const option train_optimizer_table[N_TRAIN_OPTIMIZER_OPTIONS] = {
              "Default: adamw."},
     {.name = "learning-rate", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-12, .high = 100,
      TRAIN(optimization.learning_rate),
-     .help = "Highest learning rate. Default: 2e-4; with --full 2e-5, from random weights 1e-3."},
+     .help = "Highest learning rate. Default: 2e-4; with --full 2e-5, from random weights 1e-3; of pairs "
+             "of answers 1e-5, with --full 1e-6."},
     {.name = "schedule", .kind = OPTION_CHOICE, .choices = schedules, TRAIN(optimization.schedule),
      .help = "How the learning rate falls after the warm-up. Default: linear, to 0."},
     {.name = "warmup", .kind = OPTION_NUMBER, .value_name = "X", .low = 0, .high = 1e9, TRAIN(optimization.warmup),

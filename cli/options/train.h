@@ -40,7 +40,7 @@ typedef struct finetune_options {
 
 /* Of finetune_options; qrun plan has some of them too. */
 enum {
-    N_TRAIN_ADAPTER_OPTIONS = 11,
+    N_TRAIN_ADAPTER_OPTIONS = 12,
     N_TRAIN_FULL_OPTIONS = 3,
     N_TRAIN_OBJECTIVE_OPTIONS = 3,
     N_TRAIN_BATCH_OPTIONS = 9,

@@ -87,6 +87,15 @@ static void append_pattern(qr_buffer *json, const char *key, const qr_adapter_sp
     if (any) { qr_buffer_append_text(json, "\n  }"); }
 }
 
+static void append_layers(qr_buffer *json, const qr_adapter_spec *spec) {
+    if (spec->layers == NULL) { return; }
+    append_key(json, "layers_to_transform");
+    for (size_t i = 0; i < spec->n_layers; i++) {
+        qr_buffer_append_format(json, "%s%lld", i > 0 ? ", " : "[", (long long)spec->layers[i]);
+    }
+    qr_buffer_append_text(json, spec->n_layers > 0 ? "]" : "[]");
+}
+
 static int compare_names(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -102,6 +111,7 @@ static void append_config(qr_buffer *json, const qr_adapter_spec *spec, const ch
     append_bool(json, "fan_in_fan_out", spec->fan_in_fan_out);
     append_bool(json, "inference_mode", true);
     append_bool(json, "init_lora_weights", true);
+    append_layers(json, spec);
     append_key(json, "lora_alpha");
     append_number(json, spec->alpha, true);
     append_key(json, "lora_dropout");

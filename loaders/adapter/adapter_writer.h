@@ -33,6 +33,8 @@ typedef struct qr_adapter_spec {
     size_t n_targets;
     const char *const *target_parameters; /* [n_target_parameters]; written sorted */
     size_t n_target_parameters;
+    const int64_t *layers; /* [n_layers] layers_to_transform; NULL: all layers */
+    size_t n_layers;
     int32_t rank;
     double alpha, dropout;
     bool rslora;

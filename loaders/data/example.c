@@ -100,6 +100,13 @@ void qr_encoded_example_free(qr_encoded_example *example) {
 
 /* ---- formats ----------------------------------------------------------------------------------------------------- */
 
+/* Whether a pair's answers are what follows its prompt: as texts, or as messages after messages. Beside a prompt that
+ * is a text, messages are whole conversations. */
+static bool has_prompt_apart(const qr_json *pair) {
+    const qr_json *prompt = qr_json_get(pair, "prompt");
+    return prompt != NULL && (cJSON_IsArray(prompt) || cJSON_IsString(qr_json_get(pair, "chosen")));
+}
+
 /* What an example is not, and what it could be. */
 static qrun_status refuse_format(const qr_json *root, qr_error *err) {
     qr_buffer members = {0};
@@ -112,7 +119,7 @@ static qrun_status refuse_format(const qr_json *root, qr_error *err) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "has a \"chosen\" and a \"rejected\" answer: `objective=dpo` learns to prefer the one to the "
                        "other. To learn the chosen ones alone: `columns=%s`",
-                       qr_json_get(root, "prompt") != NULL ? "prompt=prompt,completion=chosen" : "messages=chosen");
+                       has_prompt_apart(root) ? "prompt=prompt,completion=chosen" : "messages=chosen");
     }
     qr_columns_list(root, &members);
     const qrun_status status =

@@ -537,6 +537,7 @@ class TrainLora(Structure):
         ("adapter", c_char_p),
         ("modules_to_save", c_char_p),
         ("target_parameters", c_char_p),
+        ("layers_to_transform", c_char_p),
     ]
 
 
@@ -1094,6 +1095,9 @@ class TrainOptions(TypedDict, total=False):
     # as "mlp.experts.gate_up_proj,mlp.experts.down_proj". Without lora_dropout and dora, as in PEFT. NULL:
     # none, or the adapter's.
     target_parameters: str
+    # LoRA on these layers alone, counted from 0, as PEFT's layers_to_transform: "0,1,8-15". NULL: all, or the
+    # adapter's.
+    layers_to_transform: str
     # train every weight instead of an adapter, of a model opened as trainable
     full: bool
     # full: start from random weights, as the model family initialises them

@@ -6,14 +6,15 @@ import operator
 import os
 import pathlib
 import threading
-from ctypes import CDLL, Structure, byref, c_bool, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p, sizeof
+from ctypes import (CDLL, Structure, byref, c_bool, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p,
+                    sizeof)
 from typing import Any, Callable, Collection, Dict, Optional, Tuple
 
 from . import _api
 from .errors import ArgumentError, NotFoundError, error_of
 
 FILE = "libqrun.so.0"
-_LISTS = {"target_modules", "modules_to_save"}  # names with commas, which PEFT takes as lists
+_LISTS = {"target_modules", "modules_to_save", "layers_to_transform"}  # with commas, which PEFT takes as lists
 _INTEGERS = {c_int, c_int32, c_int64, c_size_t, c_uint64}
 _loaded: Optional[CDLL] = None
 _loading = threading.Lock()
@@ -144,7 +145,7 @@ def in_range(name: str, kind: Any, value: Any) -> Any:
     return value
 
 
-def _switch(value: Any) -> bool:
+def switch(value: Any) -> bool:
     """ctypes takes any object for a switch, and "false" as true."""
     plain = value.item() if hasattr(value, "item") else value  # of numpy
     if not isinstance(plain, int) or plain not in (0, 1):
@@ -159,10 +160,10 @@ def _set(struct: Any, name: str, kind: Any, value: Any, is_array: bool) -> None:
             raise ArgumentError(f"`{name}` is one of {', '.join(words)}, not {value!r}")
         value = words[value]
     elif kind is c_bool:
-        value = _switch(value)
+        value = switch(value)
     elif kind is c_char_p:
         if name in _LISTS and isinstance(value, (list, tuple)):
-            value = ",".join(value)
+            value = ",".join(map(str, value))
         value = encoded(value) if value is not None else None
     elif is_array:
         value = _array(kind, [in_range(name, kind._type_, item) for item in value])

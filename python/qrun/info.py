@@ -12,12 +12,12 @@ Info = TypeVar("Info")
 def info_of(kind: Type[Info], struct: Any) -> Info:
     """A copy, which does not live in the library."""
     found = {name: getattr(struct, name) for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
-    return kind(**{name: _value_of(value, found.get("n_" + name)) for name, value in found.items()})
+    return kind(**{name: _value_of(value, found.get("n_" + name, 0)) for name, value in found.items()})
 
 
-def _value_of(value: Any, n_items: Optional[int]) -> Any:
-    if n_items is not None:
-        return tuple(_value_of(value[i], None) for i in range(n_items))
+def _value_of(value: Any, n_items: int) -> Any:
+    if hasattr(value, "contents"):  # a pointer: to an array
+        return tuple(_value_of(value[i], 0) for i in range(n_items))
     if isinstance(value, Structure):
         return info_of(globals()[type(value).__name__], value)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
@@ -106,7 +106,7 @@ class ModelInfo:
     expert_intermediate_size: int
     # parts of the folder that text needs none of, as "model.visual, mtp"; NULL: none
     left_out: Optional[str]
-    # what linear layers are decoded from while they are read: "gptq", "fp8" …; NULL: none are
+    # what linear layers are decoded from while they are read: "gptq", "Q8_0" …; NULL: none are
     packed_as: Optional[str]
     # "bf16", "int8" …
     embedding_format: str
@@ -335,7 +335,7 @@ class TrainMetrics:
     # the factor on the loss for this step's gradients; 0: the run has none
     loss_scale: float
     # loss or gradient was not finite: parameters unchanged
-    skipped: Tuple[bool, ...]
+    skipped: bool
     # if skipped, the first tensor whose gradient was not finite; NULL: none, or overflowed. Lent until the next
     # step
     nonfinite: Optional[str]

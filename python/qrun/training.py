@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 
 from . import _api
 from ._calls import LongCall, Progress
-from ._native import Handle, call, encoded, fill, in_range, library, make, text
+from ._native import Handle, call, encoded, fill, in_range, library, make, switch, text
 from .errors import BusyError, InternalError
 from .info import TrainFile, TrainInfo, TrainMetrics, info_of
 from .model import Model, Path
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 def train_params(path: Path, options: Dict[str, Any]) -> Tuple[Any, Any]:
     """Of the model and of the run, from the options that are theirs; both have one budget."""
     train = _api.TrainParams()
-    random_weights = options.pop("random_weights", False) or options.get("init_random", False)
+    random_weights = switch(options.pop("random_weights", False)) or options.get("init_random", False)
     fill(train, options)
     model = _api.ModelParams(path=encoded(path), trainable=train.weights.full, random_weights=random_weights,
                              memory_bytes=train.memory.memory_bytes)
@@ -47,8 +47,8 @@ class Trainer:
     qrun_train_params, qrun_model_params and qrun_context_params in qrun.h.
 
     on_step and on_evaluation get TrainMetrics, progress(done, total) bytes of data or of weights that are read, and
-    examples of an evaluation. They are called in the thread that called; an exception in them ends the run as Ctrl-C
-    does: with a checkpoint, if a step is done.
+    examples of an evaluation. They are called in the thread that called; an exception in them ends `run` as Ctrl-C
+    does: with a checkpoint, if a step is done. `step` and `evaluate` are over when they are told of, and just raise it.
     """
 
     def __init__(self, model: Path, *, train_data: Union[Path, Sequence[Path]], out: Path,
@@ -61,8 +61,7 @@ class Trainer:
             left["eval_data"] = _files(left["eval_data"])
         self._on_step, self._on_evaluation, self._progress = on_step, on_evaluation, progress
         self._call: Optional[LongCall[Any]] = None
-        self._waits = False     # what is told waits for the end of the call
-        self._to_tell: List[Callable[[], Any]] = []
+        self._to_tell: Optional[List[Callable[[], Any]]] = None     # after the call; None: at once
         model_params, params = train_params(model, left)
         self._model = Model._trainable(model_params, left, progress, "Trainer")
         self._callbacks = (_api.ProgressFn(self._tell_progress), _api.TrainMetricsFn(self._tell_metrics))
@@ -89,15 +88,17 @@ class Trainer:
         listener = self._on_evaluation if told.is_evaluation else self._on_step
         if self._call is None or listener is None:
             return
-        if self._waits:
+        if self._to_tell is not None:
             self._to_tell.append(lambda: listener(told))
         else:
             self._call.tell(lambda: listener(told))
 
-    def _long(self, work: Callable[[], Result], cancel: Callable[[], Any] = lambda: None) -> Result:
+    def _long(self, work: Callable[[], Result], cancel: Callable[[], Any] = lambda: None,
+              to_tell: Optional[List[Callable[[], Any]]] = None) -> Result:
         if self._call is not None:
             raise BusyError("the trainer is in a call already; a listener may use what it is told, `info` and `cancel`")
-        self._call = long_call = LongCall[Result](cancel)
+        self._call, self._to_tell = LongCall[Result](cancel), to_tell
+        long_call = self._call
         try:
             return long_call.run(work)
         finally:
@@ -109,13 +110,12 @@ class Trainer:
             return self._long(lambda: work(trainer), lambda: library().qrun_trainer_cancel(trainer))
 
     def _take(self, work: Callable[[Any], Result]) -> Result:
-        """One step or evaluation, which is over when it is told of: an exception of its listener has nothing to end."""
-        self._waits, self._to_tell = True, []
-        try:
-            result = self._use(work)
-        finally:
-            self._waits = False
-        for tell in self._to_tell:
+        """One step or evaluation, which is over when it is told of: an exception of its listener has nothing to end. So
+        its listener is told afterwards."""
+        to_tell: List[Callable[[], Any]] = []
+        with self._handle as trainer:
+            result = self._long(lambda: work(trainer), lambda: library().qrun_trainer_cancel(trainer), to_tell)
+        for tell in to_tell:
             tell()
         return result
 
@@ -162,9 +162,12 @@ class Trainer:
 
     def step(self) -> TrainMetrics:
         """Runs one step."""
-        metrics, done = _api.TrainMetrics(), c_bool()
-        self._take(lambda trainer: call("qrun_trainer_step", trainer, byref(metrics), byref(done)))
-        return info_of(TrainMetrics, metrics)
+        def work(trainer: Any) -> TrainMetrics:
+            metrics, done = _api.TrainMetrics(), c_bool()
+            call("qrun_trainer_step", trainer, byref(metrics), byref(done))
+            return info_of(TrainMetrics, metrics)   # texts in it are lent until the next call
+
+        return self._take(work)
 
     def evaluate(self) -> float:
         """The mean loss for each target token of the evaluation examples."""

@@ -11,6 +11,8 @@ typedef struct export_job {
     char *names; /* [n_pairs + n_whole][NAME_BYTES] */
     qr_adapter_factor_spec *factors;
     qr_adapter_parameter_spec *whole; /* parameters trained whole */
+    int64_t *layers;                  /* [n_layers] with LoRA; NULL: all are meant */
+    size_t n_layers;
 } export_job;
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
@@ -98,6 +100,17 @@ static qrun_status describe(export_job *job, role_names *targets, role_names *pa
     return QRUN_OK;
 }
 
+/* The layers that have LoRA, each once and in their order, to list[n_pairs]. */
+static size_t list_layers(const qr_parameters *p, int64_t *list) {
+    size_t n = 0;
+    for (int64_t l = 0; l < p->model->shape.n_layers; l++) {
+        int64_t i = 0;
+        while (i < p->lora.n_pairs && p->lora.pairs[i].layer != l) { i++; }
+        if (i < p->lora.n_pairs) { list[n++] = l; }
+    }
+    return n;
+}
+
 /* ---- The adapter ------------------------------------------------------------------------------------------------- */
 
 qrun_status qr_adapter_export(const qr_parameters *p, const qr_adapter_export_options *options, const char *folder,
@@ -106,6 +119,11 @@ qrun_status qr_adapter_export(const qr_parameters *p, const qr_adapter_export_op
     role_names targets = {.n = 0}, parameters = {.n = 0}, saved = {.n = 0};
     qrun_status status = QRUN_OK;
     QR_TRY(describe(&job, &targets, &parameters, &saved, err));
+    if (p->lora.some_layers) {
+        job.layers = qr_alloc_array((size_t)p->lora.n_pairs, sizeof *job.layers);
+        if (job.layers == NULL) { QR_TRY(qr_fail_memory(err, "an adapter", (size_t)p->lora.n_pairs)); }
+        job.n_layers = list_layers(p, job.layers);
+    }
     const qr_adapter_spec spec = {
         .base_model = p->model->hub_name != NULL ? p->model->hub_name : p->model->folder,
         .has_revision = p->model->hub_name != NULL,
@@ -113,6 +131,8 @@ qrun_status qr_adapter_export(const qr_parameters *p, const qr_adapter_export_op
         .n_targets = targets.n,
         .target_parameters = parameters.names,
         .n_target_parameters = parameters.n,
+        .layers = job.layers,
+        .n_layers = job.n_layers,
         .rank = p->lora.rank,
         .alpha = options->alpha,
         .dropout = options->dropout,
@@ -132,6 +152,7 @@ qrun_status qr_adapter_export(const qr_parameters *p, const qr_adapter_export_op
     status = qr_adapter_write(folder, &spec, err);
 out:
     qr_free(job.names);
+    qr_free(job.layers);
     qr_free(job.factors);
     qr_free(job.whole);
     return status;

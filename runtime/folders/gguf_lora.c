@@ -12,6 +12,7 @@
 #include "runtime/folders/gguf_metadata.h"
 #include "runtime/folders/merged_tensors.h"
 #include "runtime/model/model_open.h"
+#include "runtime/model/model_tensors.h"
 #include "runtime/model/weight_writer.h"
 
 typedef struct lora_job {
@@ -40,7 +41,7 @@ static qrun_status refuse(const lora_job *job, const char *module, const char *w
 static qrun_status check_modules(const lora_job *job, qr_error *err) {
     const qr_adapter *adapter = job->adapter;
     if (adapter->n_modules == 0) { return refuse(job, "the adapter", "changes no matrix by LoRA", err); }
-    for (size_t i = 0; i < adapter->n_parameters; i++) { /* what LoRA is added to is the model's */
+    for (size_t i = 0; i < adapter->n_parameters; i++) { /* what LoRA is added to is compared later */
         const qr_adapter_parameter *parameter = &adapter->parameters[i];
         if (!parameter->is_base) { return refuse(job, parameter->name, "is brought whole", err); }
     }
@@ -137,6 +138,31 @@ static qrun_status write_all(lora_job *job, qr_error *err) {
     return qr_safetensors_check(adapter->file, err);
 }
 
+/* Whether the adapter's own weights of a matrix are those of the model. */
+static qrun_status compare_base(const qr_merge_matrix *matrix, bool *are_equal, qr_error *err) {
+    const qr_weight_desc *desc = &matrix->stored.desc;
+    float *rows = qr_alloc_array((size_t)desc->cols * 2, sizeof *rows), *other = rows + desc->cols;
+    if (rows == NULL) { return qr_fail_memory(err, matrix->base->name, (size_t)desc->cols * 2 * sizeof *rows); }
+    *are_equal = qr_weight_is_plain(desc->format);
+    for (int64_t r = 0; *are_equal && r < desc->rows; r++) {
+        qr_stored_rows_to_f32(&matrix->stored, false, r, 1, rows);
+        qr_matrix_rows_to_f32(matrix->base->dtype, matrix->base->data, desc->rows, desc->cols, false, r, 1, other);
+        *are_equal = memcmp(rows, other, (size_t)desc->cols * sizeof *rows) == 0;
+    }
+    qr_free(rows);
+    return QRUN_OK;
+}
+
+static qrun_status check_bases(const lora_job *job, qr_error *err) {
+    for (size_t i = 0; i < job->merged.n_matrices; i++) {
+        const qr_merge_matrix *matrix = &job->merged.matrices[i];
+        bool are_equal = true;
+        if (matrix->base != NULL) { QR_RETURN_IF_ERROR(compare_base(matrix, &are_equal, err)); }
+        if (!are_equal) { return refuse(job, matrix->base->name, "is not what the model has", err); }
+    }
+    return QRUN_OK;
+}
+
 static qrun_status open_all(lora_job *job, qrun_context *context, qr_error *err) {
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = job->params->path;
@@ -150,7 +176,7 @@ static qrun_status open_all(lora_job *job, qrun_context *context, qr_error *err)
     job->merged.dtype = QR_DTYPE_F32;
     const qrun_status status = qr_merged_tensors_list(&job->merged, err);
     if (status != QRUN_OK) { qr_error_prefix(err, job->params->adapter); }
-    return status;
+    return status == QRUN_OK ? check_bases(job, err) : status;
 }
 
 qrun_status qr_gguf_export_lora(qrun_context *context, const qrun_export_params *params, qrun_export_result *result,

@@ -72,30 +72,16 @@ static void put_rope(const char *key, const qr_rope_config *rope, qr_buffer *out
     qr_json_put_end(out, '}');
 }
 
-/* Of blocks of quantised weights, as a GGUF file has them, the type of most bytes; NULL: there are none. */
-static const char *type_of_blocks(const qr_safetensors *source) {
-    int64_t n_bytes[QR_DTYPE_COUNT] = {0};
-    int most = -1;
-    for (size_t i = 0; i < qr_safetensors_count(source); i++) {
-        const qr_safetensors_tensor *tensor = qr_safetensors_get(source, i);
-        if ((QR_DTYPES_BLOCKS & QR_DTYPE_BIT(tensor->dtype)) == 0) { continue; }
-        n_bytes[tensor->dtype] += (int64_t)tensor->n_bytes;
-        if (most < 0 || n_bytes[tensor->dtype] > n_bytes[most]) { most = (int)tensor->dtype; }
-    }
-    return most < 0 ? NULL : qr_dtype_name((qr_dtype)most);
-}
-
-static void put_model(const qrun_model *model, const qr_safetensors *source, qr_buffer *out) {
-    const char *blocks = type_of_blocks(source);
+static void put_model(const qrun_model *model, qr_buffer *out) {
     qr_json_put_int(out, "n_parameters", model->n_parameters);
     if (model->expert_weights != NULL) {
         const int64_t n_idle = qr_model_count_experts(model).n_idle_parameters;
         qr_json_put_int(out, "n_active_parameters", model->n_parameters - n_idle);
     }
     qr_json_put_text(out, "stored_quantization",
-                     model->prequantized ? qr_model_quant_name(model)
-                     : blocks != NULL    ? blocks
-                                         : qr_packing_name(&model->config.quantization.packing));
+                     model->prequantized         ? qr_model_quant_name(model)
+                     : model->block_type != NULL ? model->block_type
+                                                 : qr_packing_name(&model->config.quantization.packing));
     qr_json_put_text(out, "dtype", qr_dtype_name(model->config.dtype));
     qr_json_put_bool(out, "tied_head", model->shape.tied_head);
     put_sizes(model, out);
@@ -350,7 +336,7 @@ qrun_status qrun_folder_inspect(qrun_context *context, const char *path, bool li
     if (status != QRUN_OK) { goto out; }
     qr_buffer_append_char(&out, '{');
     QR_TRY(put_names(&model, &out, error));
-    put_model(&model, source, &out);
+    put_model(&model, &out);
     QR_TRY(put_tokenizer(&model, &out, error));
     put_generation(&model.generation, &out);
     put_types(source, &out);

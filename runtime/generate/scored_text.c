@@ -9,7 +9,7 @@
 
 qrun_status qr_scored_text_begin(qrun_session *session, qr_error *err) {
     if (atomic_exchange(&session->stepping, true)) {
-        return qr_fail(err, QRUN_ERROR_BUSY, "a step of this session runs, in another thread or in this one");
+        return qr_fail(err, QRUN_ERROR_BUSY, "this session is in a step; a callback cannot step it");
     }
     pthread_mutex_lock(&session->lock);
     const bool is_idle = session->queue.root == NULL;

@@ -343,7 +343,7 @@ qrun_status qrun_session_keep_prefixes(qrun_session *session, qrun_error *error)
         return qr_fail(error, QRUN_ERROR_ARGUMENT, "the session has no `cache_dir`");
     }
     if (atomic_exchange(&session->stepping, true)) {
-        return qr_fail(error, QRUN_ERROR_BUSY, "a step of this session runs, in another thread or in this one");
+        return qr_fail(error, QRUN_ERROR_BUSY, "this session is in a step; a callback cannot step it");
     }
     qr_page_store_write_all(session->store);
     qr_kv_keep_all(session->cache);

@@ -726,7 +726,7 @@ qrun_status qrun_session_step(qrun_session *session, bool *has_work, qrun_error 
     *has_work = false;
     QR_RETURN_IF_ERROR(qr_split_session_require_leader(session, error));
     if (atomic_exchange(&session->stepping, true)) {
-        return qr_fail(error, QRUN_ERROR_BUSY, "a step of this session runs, in another thread or in this one");
+        return qr_fail(error, QRUN_ERROR_BUSY, "this session is in a step; a callback cannot step it");
     }
     const double start = qr_now_seconds();
     int64_t prompt_tokens;

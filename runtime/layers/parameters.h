@@ -63,6 +63,7 @@ typedef struct qr_lora_layers {
     qr_lora_factor *table; /* device, [n_slots]: what the lora op reads */
     size_t table_bytes;
     bool dora;
+    bool some_layers;      /* the other layers have no LoRA, by the user's choice */
     int64_t n_outputs;     /* DoRA: of all pairs, each at a multiple of 16 */
     float *norms, *ratios; /* device, [n_outputs] each: ‖W + scale · B A‖ per row, and magnitude over it */
     /* The adapter that the run began from, where answers are compared with its: values and table of their own, and the

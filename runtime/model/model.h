@@ -280,6 +280,7 @@ struct qrun_model {
 
     void *weight_memory; /* device; all of the above point into it */
     size_t weight_bytes;
+    const char *block_type; /* of the file's blocks of quantised weights, as a GGUF has them; NULL: it has none */
     struct qr_layer_stream *stream; /* layers' matrices come through stages (layer_stream.h); NULL: all are held */
     unsigned char *stages;          /* device: n_stages of them */
     int32_t n_stages;               /* with a stream: 1 or 2, that layers take in turn */

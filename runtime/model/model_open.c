@@ -476,6 +476,7 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
     model->linear_format = options.linear_format;
     if (!params->random_weights) {
         QR_RETURN_IF_ERROR(qr_source_open_tensors(model->folder, source, err));
+        model->block_type = qr_source_block_type(*source);
         QR_RETURN_IF_ERROR(qr_model_find_prefix(model, *source, err));
         QR_RETURN_IF_ERROR(qr_model_settle_head(model, *source, err));
         qr_model_settle_choice_bias(model, *source);
@@ -674,7 +675,7 @@ static int64_t read_bytes(const qrun_model *model) {
 static const char *packed_as(const qrun_model *model) {
     const qr_packing *packing = &model->config.quantization.packing;
     const bool is_decoded = !model->random_weights && !model->prequantized && packing->kind != QR_PACKING_NONE;
-    return is_decoded ? qr_packing_name(packing) : NULL;
+    return is_decoded ? qr_packing_name(packing) : model->block_type;
 }
 
 qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error) {

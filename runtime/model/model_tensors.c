@@ -492,3 +492,15 @@ void qr_stored_rows_to_f32(const qr_stored_weight *stored, bool transposed, int6
         }
     }
 }
+
+const char *qr_source_block_type(const qr_safetensors *source) {
+    int64_t n_bytes[QR_DTYPE_COUNT] = {0};
+    int most = -1;
+    for (size_t i = 0; i < qr_safetensors_count(source); i++) {
+        const qr_safetensors_tensor *tensor = qr_safetensors_get(source, i);
+        if ((QR_DTYPES_BLOCKS & QR_DTYPE_BIT(tensor->dtype)) == 0) { continue; }
+        n_bytes[tensor->dtype] += (int64_t)tensor->n_bytes;
+        if (most < 0 || n_bytes[tensor->dtype] > n_bytes[most]) { most = (int)tensor->dtype; }
+    }
+    return most < 0 ? NULL : qr_dtype_name((qr_dtype)most);
+}

@@ -88,6 +88,9 @@ qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors 
                                   int64_t layer, const char *suffix, int64_t n, qr_stored_vector *vector,
                                   qr_error *err);
 
+/* Of blocks of quantised weights, as a GGUF file has them, the type of most bytes ("Q8_0"); NULL: there are none. */
+const char *qr_source_block_type(const qr_safetensors *source);
+
 /* Whether files hold the matrix of a role as [in, out] (Conv1D). */
 static inline bool qr_model_is_transposed(const qrun_model *model, qr_tensor_role role) {
     return model->family->transposed && !model->config.outputs_first && role >= QR_ROLE_Q;

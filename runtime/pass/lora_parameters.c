@@ -115,6 +115,52 @@ static bool is_target(const qrun_model *model, const char *targets, qr_tensor_ro
     return is_listed(targets, qr_lora_target_name(model->family->modules[role]));
 }
 
+/* The next of the layers "0,1,8-15": *first to *last. False at the end, or where *at is something else. */
+static bool next_layers(const char **at, int64_t *first, int64_t *last) {
+    enum { MOST_DIGITS = 9 };
+    const char *text = *at + strspn(*at, ",");
+    int64_t ends[2] = {0, 0};
+    int n = 0;
+    for (bool goes_on = true; goes_on && n < 2; n++) {
+        const size_t n_digits = strspn(text, "0123456789");
+        if (n_digits == 0 || n_digits > MOST_DIGITS) { return false; }
+        for (size_t i = 0; i < n_digits; i++) { ends[n] = 10 * ends[n] + (text[i] - '0'); }
+        text += n_digits;
+        goes_on = n == 0 && *text == '-';
+        text += goes_on;
+    }
+    if (*text != ',' && *text != '\0') { return false; }
+    *at = text;
+    *first = ends[0];
+    *last = ends[n - 1];
+    return true;
+}
+
+static qrun_status check_layers(const qrun_model *model, const char *layers, qr_error *err) {
+    const int64_t n_layers = model->shape.n_layers;
+    const char *at = layers;
+    int64_t first = 0, last = 0;
+    bool any = false, fits = true;
+    while (at != NULL && fits && next_layers(&at, &first, &last)) {
+        fits = first <= last && last < n_layers;
+        any = true;
+    }
+    if (at == NULL || (any && fits && at[strspn(at, ",")] == '\0')) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "`layers_to_transform=%.60s` should be numbers of layers and ranges of them, such as 0,1,8-15; this "
+                   "model has the layers 0 to %lld",
+                   layers, (long long)n_layers - 1);
+}
+
+static bool is_chosen_layer(const qr_lora_options *options, int64_t layer) {
+    const char *at = options->layers;
+    int64_t first, last;
+    while (at != NULL && next_layers(&at, &first, &last)) {
+        if (first <= layer && layer <= last) { return true; }
+    }
+    return options->layers == NULL;
+}
+
 typedef struct choose_state {
     qr_parameters *parameters;
     const qr_lora_options *options;
@@ -152,6 +198,7 @@ static qrun_status choose_linear(void *arg, qr_linear_layer *linear, int64_t lay
     qr_lora_layers *lora = &state->parameters->lora;
     lora->pair_of_slot[linear->slot] = -1;
     if (!is_target(state->parameters->model, state->options->targets, role)) { return QRUN_OK; }
+    if (!is_chosen_layer(state->options, layer)) { return QRUN_OK; }
     if (qr_whole_is_trained(state->parameters, &linear->weight)) { return QRUN_OK; }
     qr_lora_pair pair = {.linear = linear,
                          .n_experts = 1,
@@ -221,6 +268,7 @@ static qrun_status choose_experts(const choose_state *state, qr_error *err) {
             const qr_expert_pair_shape shape = qr_expert_pair_shape_of(model, layer, role);
             state->parameters->lora.pair_of_slot[shape.slot] = -1;
             if (!experts_are_meant(model, state->options->expert_targets, role)) { continue; }
+            if (!is_chosen_layer(state->options, l)) { continue; }
             qr_lora_pair pair = {.n_experts = model->shape.n_experts,
                                  .layer = l,
                                  .role = role,
@@ -245,6 +293,7 @@ qrun_status qr_lora_parameters_describe(qr_parameters *p, const qr_lora_options 
     lora->rank = options->rank;
     lora->dropout = (float)options->dropout;
     lora->dora = options->dora;
+    lora->some_layers = options->layers != NULL;
     lora->has_reference = options->has_reference;
     lora->scale = options->alpha / (options->rslora ? sqrtf((float)options->rank) : (float)options->rank);
     lora->pairs = qr_alloc_array((size_t)model->n_slots, sizeof *lora->pairs);
@@ -254,11 +303,17 @@ qrun_status qr_lora_parameters_describe(qr_parameters *p, const qr_lora_options 
     }
     QR_RETURN_IF_ERROR(check_targets(model, options->targets, err));
     QR_RETURN_IF_ERROR(check_expert_names(model, options, err));
+    QR_RETURN_IF_ERROR(check_layers(model, options->layers, err));
     choose_state state = {p, options};
     QR_RETURN_IF_ERROR(qr_model_each_linear(p->model, choose_linear, &state, err));
     QR_RETURN_IF_ERROR(choose_experts(&state, err));
     lora->table_bytes = (size_t)model->n_slots * sizeof(qr_lora_factor);
     if (lora->n_pairs > 0) { return QRUN_OK; }
+    if (options->layers != NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`layers_to_transform=%.60s`: none of these layers has a matrix that gets LoRA",
+                       options->layers);
+    }
     return refuse_target(model, options->targets, (int)strlen(options->targets), err);
 }
 

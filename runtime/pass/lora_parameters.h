@@ -7,6 +7,7 @@
 typedef struct qr_lora_options {
     const char *targets;        /* "all", "attn", "mlp", "none", or module names ("q_proj,v_proj") */
     const char *expert_targets; /* "experts", or names of their parameters ("mlp.experts.down_proj"); NULL: none */
+    const char *layers;         /* "0,1,8-15"; NULL: all */
     int32_t rank;
     float alpha;
     bool rslora;        /* scale α / √r instead of α / r */

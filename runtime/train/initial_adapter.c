@@ -79,8 +79,20 @@ static char *list_parameters(const qr_adapter *adapter) {
     return qr_buffer_take(&text);
 }
 
+/* The same of its layers. */
+static char *list_layers(const qr_adapter *adapter) {
+    const qr_adapter_config *config = &adapter->config;
+    qr_buffer text = {0};
+    for (size_t i = 0; i < config->n_layers; i++) {
+        qr_buffer_append_format(&text, "%s%lld", text.size > 0 ? "," : "", (long long)config->layers[i]);
+    }
+    qr_buffer_append_text(&text, "");
+    return qr_buffer_take(&text);
+}
+
 qrun_status qr_initial_adapter_open(const char *folder, const qr_lora_options *given, qr_adapter **adapter,
-                                    qr_lora_options *options, char **targets, char **parameters, qr_error *err) {
+                                    qr_lora_options *options, char **targets, char **parameters, char **layers,
+                                    qr_error *err) {
     qrun_status status;
     QR_TRY(qr_adapter_open(folder, adapter, err));
     if ((*adapter)->n_modules == 0) { QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: adapts no layer", folder)); }
@@ -97,6 +109,10 @@ qrun_status qr_initial_adapter_open(const char *folder, const qr_lora_options *g
     if (*parameters == NULL) {
         *parameters = list_parameters(*adapter);
         if (*parameters == NULL) { QR_TRY(qr_fail_memory(err, folder, 256)); }
+    }
+    if (*layers == NULL && (*adapter)->config.n_layers > 0) {
+        *layers = list_layers(*adapter);
+        if (*layers == NULL) { QR_TRY(qr_fail_memory(err, folder, 256)); }
     }
 out:
     if (status != QRUN_OK) {
@@ -131,8 +147,8 @@ static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const 
     const qr_adapter_module *module = qr_adapter_find(adapter, name);
     if (module == NULL) {
         return qr_fail(err, QRUN_ERROR_INPUT,
-                       "the adapter to begin from does not adapt %s, which is to be trained; one that has some layers "
-                       "alone, or was made for another model or other `target_modules`, is not continued",
+                       "the adapter to begin from does not adapt %s, which is to be trained; was it made for another "
+                       "model, or for other `target_modules` or `layers_to_transform`?",
                        name);
     }
     if (module->in_features != pair->in || module->out_features != pair->out) {
@@ -173,7 +189,7 @@ qrun_status qr_initial_adapter_load(const qr_adapter *adapter, qr_parameters *p,
     if (adapter->n_modules == (size_t)p->lora.n_pairs) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT,
                    "the adapter to begin from adapts %llu layers, and the run would train %lld of them: not %s; was it "
-                   "made for another model, or for other `target_modules`?",
+                   "made for another model, or for other `target_modules` or `layers_to_transform`?",
                    (unsigned long long)adapter->n_modules, (long long)p->lora.n_pairs, find_left_over(adapter, p));
 }
 

@@ -116,8 +116,9 @@ static qrun_status check_data(const qrun_train_data *data, qr_error *err) {
 
 /* Fields that do not go together, and fields that need others. The first broken rule is the message. */
 static qrun_status check_combinations(const qrun_train_params *p, qr_error *err) {
-    const bool of_adapters = p->lora.target_modules != NULL || p->lora.target_parameters != NULL || p->lora.rank != 0 ||
-                             p->lora.alpha != 0 || p->lora.rslora || p->lora.dora || p->lora.lora_dropout != 0;
+    const bool of_adapters = p->lora.target_modules != NULL || p->lora.target_parameters != NULL ||
+                             p->lora.layers_to_transform != NULL || p->lora.rank != 0 || p->lora.alpha != 0 ||
+                             p->lora.rslora || p->lora.dora || p->lora.lora_dropout != 0;
     const bool has_eval_data = p->data.n_eval_data > 0;
     const bool evaluates = has_eval_data || p->data.eval_split > 0;
     const qrun_objective objective = p->preference.objective;
@@ -285,6 +286,7 @@ static qrun_status take_texts(const qrun_train_params *params, qr_train_settings
         !copy_text(params->lora.target_modules == NULL && !from_adapter ? "all" : params->lora.target_modules,
                    &s->targets) ||
         !copy_text(params->lora.target_parameters, &s->expert_targets) ||
+        !copy_text(params->lora.layers_to_transform, &s->layers) ||
         !copy_text(params->lora.modules_to_save, &s->modules)) {
         return qr_fail_memory(err, "the settings", sizeof *s);
     }
@@ -294,10 +296,11 @@ static qrun_status take_texts(const qrun_train_params *params, qr_train_settings
                                        .rslora = params->lora.rslora,
                                        .dora = params->lora.dora};
         QR_RETURN_IF_ERROR(qr_initial_adapter_open(params->lora.adapter, &given, &s->adapter, &s->lora, &s->targets,
-                                                   &s->expert_targets, err));
+                                                   &s->expert_targets, &s->layers, err));
     }
     s->lora.targets = s->targets;
     s->lora.expert_targets = s->expert_targets != NULL && s->expert_targets[0] != '\0' ? s->expert_targets : NULL;
+    s->lora.layers = s->layers;
     s->whole.modules = s->modules;
     return QRUN_OK;
 }
@@ -350,6 +353,7 @@ void qr_train_settings_free(qr_train_settings *settings) {
     qr_free(settings->out);
     qr_free(settings->targets);
     qr_free(settings->expert_targets);
+    qr_free(settings->layers);
     qr_adapter_close(settings->adapter);
     qr_free(settings->modules);
     *settings = (qr_train_settings){0};
@@ -446,6 +450,7 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     if (s->adapter != NULL) { put_hash(&text, "adapter", qr_initial_adapter_hash(s->adapter)); }
     put_text(&text, "lora_targets", s->targets);
     if (s->lora.expert_targets != NULL) { put_text(&text, "lora_expert_targets", s->lora.expert_targets); }
+    if (s->lora.layers != NULL) { put_text(&text, "lora_layers", s->lora.layers); }
     put_number(&text, "rank", (double)s->lora.rank, 17);
     put_number(&text, "alpha", (double)s->lora.alpha, 9);
     put_bool(&text, "rslora", s->lora.rslora);

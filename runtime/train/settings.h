@@ -15,6 +15,7 @@ enum { QR_DATE_BYTES = 16, QR_MAX_ZERO = 3 };
 typedef struct qr_train_settings {
     char *out, *targets, *modules; /* modules: NULL: none */
     char *expert_targets;          /* NULL, or empty: none */
+    char *layers;                  /* NULL: all */
     qr_adapter *adapter;           /* to begin from; NULL: none */
     qr_lora_options lora;          /* unless every weight is trained */
     qr_whole_options whole;

@@ -59,17 +59,14 @@ static const char *token_bytes(const qrun_tokenizer *tokenizer, int32_t id, char
     size_t n_part = 0;
     const char *bytes = decoded_token(tokenizer, id, text, n_bytes);
     *is_part = false;
-    if (*text == NULL || *n_bytes == 0 || strstr(bytes, replacement) == NULL ||
+    if (*text == NULL || *n_bytes == 0 || (strstr(bytes, replacement) == NULL && serve_text_is_utf8(bytes, *n_bytes)) ||
         qrun_token_bytes(tokenizer, id, &part, &n_part, NULL) != QRUN_OK) {
         return bytes;
     }
     qrun_free(*text);
     *text = part;
     *n_bytes = n_part;
-    for (size_t i = 0, n = 1; i < n_part && n > 0; i += n) {
-        n = serve_text_character_bytes(part + i, n_part - i);
-        *is_part |= n == 0;
-    }
+    *is_part = !serve_text_is_utf8(part, n_part);
     return part;
 }
 

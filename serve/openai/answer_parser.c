@@ -9,7 +9,7 @@ void answer_delta_free(answer_delta *delta) {
     serve_text_free(&delta->content);
     serve_text_free(&delta->thought);
     cJSON_Delete(delta->calls);
-    cJSON_Delete(delta->places);
+    cJSON_Delete(delta->calls_after);
     *delta = (answer_delta){0};
 }
 
@@ -99,9 +99,9 @@ static bool sees_end(answer_parser *p) {
 
 /* Calls were read from a text, or none were. True: some. */
 static bool count_calls(answer_parser *p, bool are_calls, answer_delta *delta) {
-    if (delta->places == NULL) { delta->places = cJSON_CreateArray(); }
-    for (int n = cJSON_GetArraySize(delta->places); n < cJSON_GetArraySize(delta->calls); n++) {
-        cJSON_AddItemToArray(delta->places, cJSON_CreateNumber((double)delta->content.size));
+    if (delta->calls_after == NULL) { delta->calls_after = cJSON_CreateArray(); }
+    for (int n = cJSON_GetArraySize(delta->calls_after); n < cJSON_GetArraySize(delta->calls); n++) {
+        cJSON_AddItemToArray(delta->calls_after, cJSON_CreateNumber((double)delta->content.size));
         p->n_calls++;
     }
     return are_calls;

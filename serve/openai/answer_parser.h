@@ -9,8 +9,8 @@
 /* What a piece of the answer gives. */
 typedef struct answer_delta {
     serve_text content, thought;
-    cJSON *calls;  /* {"name", "arguments"} …; NULL: none */
-    cJSON *places; /* of each: the bytes of content that came before it */
+    cJSON *calls;       /* {"name", "arguments"} …; NULL: none */
+    cJSON *calls_after; /* of each: the bytes of content that came before it */
 } answer_delta;
 void answer_delta_free(answer_delta *delta);
 

@@ -51,16 +51,18 @@ static void take_call(answer_blocks *b, cJSON *call, const block_events *events,
 
 void answer_blocks_take(answer_blocks *b, const answer_delta *delta, const block_events *events, void *user) {
     const serve_text *content = &delta->content;
-    const cJSON *place = delta->places != NULL ? delta->places->child : NULL;
+    const cJSON *place = delta->calls_after != NULL ? delta->calls_after->child : NULL;
     cJSON *call;
     size_t n_taken = 0;
     take_text(b, BLOCK_THOUGHT, delta->thought.data, delta->thought.size, events, user);
     cJSON_ArrayForEach(call, delta->calls) {
         const size_t before = place != NULL ? (size_t)place->valuedouble : content->size;
-        take_text(b, BLOCK_TEXT, content->data + n_taken, before - n_taken, events, user);
+        if (before > n_taken) { take_text(b, BLOCK_TEXT, content->data + n_taken, before - n_taken, events, user); }
         take_call(b, call, events, user);
         n_taken = before;
         place = place != NULL ? place->next : NULL;
     }
-    take_text(b, BLOCK_TEXT, content->data + n_taken, content->size - n_taken, events, user);
+    if (content->size > n_taken) {
+        take_text(b, BLOCK_TEXT, content->data + n_taken, content->size - n_taken, events, user);
+    }
 }

@@ -68,6 +68,10 @@ printf '{"chosen": [{"role": "user", "content": "Hi"}, {"role": "assistant", "co
     >"$work/pairs.jsonl"
 refused 3 'To learn the chosen ones alone: --columns messages=chosen' --data "$work/pairs.jsonl"
 shows "$work/pairs.jsonl" --columns messages=chosen
+printf '{"prompt": "Hi", "chosen": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy!"}], %s}\n' \
+    '"rejected": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "No."}]' >"$work/pairs.jsonl"
+refused 3 'To learn the chosen ones alone: --columns messages=chosen' --data "$work/pairs.jsonl"
+shows "$work/pairs.jsonl" --columns messages=chosen
 printf '{"prompt": [{"role": "user", "content": "Hi"}], "chosen": [{"role": "assistant", "content": "Ahoy!"}], %s}\n' \
     '"rejected": [{"role": "assistant", "content": "No."}]' >"$work/pairs.jsonl"
 refused 3 'To learn the chosen ones alone: --columns prompt=prompt,completion=chosen' --data "$work/pairs.jsonl"

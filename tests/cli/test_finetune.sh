@@ -334,6 +334,12 @@ expect_true "the adapter changes the answer" sh -c "! cmp -s '$work/base' '$work
     --out "$work/left" 2>/dev/null | head -1 >/dev/null
 expect_true "the run goes on" test -s "$work/left/adapter_model.safetensors"
 expect_true "and has every step" test "$(grep -c '"loss"' "$work/left/metrics.jsonl")" -eq 3
+code=0
+"$QRUN" finetune --model "$model" --seq-len 96 --rank 4 --data "$work/train.jsonl" --max-steps 2 --json \
+    --out "$work/full" >/dev/full 2>"$work/err" || code=$?
+expect_code 3
+expect_err "cannot write to stdout: No space left on device"
+expect_true "the same where it cannot be written" test -s "$work/full/adapter_model.safetensors"
 
 # ---- A terminal ----
 

@@ -80,16 +80,13 @@ for taken in out.jsonl.partial out.jsonl.partial.job; do
     rm -f "$work/$taken" "$work/out.jsonl"
 done
 head -8 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
-for taken in metrics.jsonl; do # written as it grows
-    rm -rf "$work/run"
-    mkdir "$work/run"
-    ln -s "$secret" "$work/run/$taken"
-    limited finetune --model "$model" --data "$work/train.jsonl" --out "$work/run" --seq-len 64 --rank 2 --max-steps 1
-    expect_true "$taken is refused" test "$code" -ne 0
-    expect_err "$taken"
-    expect_true "$taken stays a link" test -L "$work/run/$taken"
-    expect_secret "$taken"
-done
+mkdir "$work/run"
+ln -s "$secret" "$work/run/metrics.jsonl" # written as it grows
+limited finetune --model "$model" --data "$work/train.jsonl" --out "$work/run" --seq-len 64 --rank 2 --max-steps 1
+expect_true "metrics.jsonl is refused" test "$code" -ne 0
+expect_err metrics.jsonl
+expect_true "metrics.jsonl stays a link" test -L "$work/run/metrics.jsonl"
+expect_secret metrics.jsonl
 for taken in report.html trainer_state.json adapter_config.json adapter_model.safetensors; do
     rm -rf "$work/run"
     mkdir "$work/run"

@@ -144,8 +144,8 @@ def _base(root, base, dtype):
 def _merge_dtype(name, base):
     """What PEFT merges in for the BF16 values: BF16, or F32 and one rounding where that would round twice."""
     stored_f32 = base.startswith("gpt2")
-    in_bf16 = ("llama-tables", "llama-kept-tables", "qwen3-moe-stacked-experts", "gpt-oss-experts", "gpt-oss-mxfp4-experts",
-               "qwen3-vl-moe-experts", "nemotron-h-moe-experts")    # whose factors PEFT rounds: lora_embedding_A, experts'
+    in_bf16 = ("llama-tables", "llama-kept-tables", "qwen3-moe-stacked-experts", "gpt-oss-experts",
+               "gpt-oss-mxfp4-experts", "qwen3-vl-moe-experts", "nemotron-h-moe-experts")    # whose factors PEFT rounds: lora_embedding_A, experts'
     return torch.float32 if stored_f32 or name in in_bf16 else torch.bfloat16
 
 

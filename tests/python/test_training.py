@@ -129,11 +129,19 @@ class Training(common.Case):
                 trainer.evaluate()
             self.assertEqual(trainer.step().step, 4)
 
+    def test_infos(self):
+        """A switch beside a count of the same name is none of an array."""
+        told = qrun.info.info_of(qrun.info.TrainMetrics, qrun._api.TrainMetrics(skipped=True, n_skipped=2))
+        self.assertEqual((told.skipped, told.n_skipped), (True, 2))
+
     def test_modules(self):
         """Names of modules are a text with commas, or a list as PEFT has it; files are ours when the run is over."""
         infos = [qrun.finetune(MODEL, train_data=PIRATE, out=self.folder / name, target_modules=modules, max_steps=1,
                                seq_len=64) for name, modules in (("k", "q_proj,v_proj"), ("l", ["q_proj", "v_proj"]))]
         self.assertEqual(infos[0].n_trainable, infos[1].n_trainable)
+        layer = qrun.finetune(MODEL, train_data=PIRATE, out=self.folder / "m", target_modules="q_proj,v_proj",
+                              max_steps=1, seq_len=64, layers_to_transform=[0, 3])
+        self.assertEqual(2 * layer.n_trainable, infos[0].n_trainable)
         self.assertEqual(self.adapter("k"), self.adapter("l"))
         self.assertEqual([file.path for file in infos[0].files], [PIRATE])
 

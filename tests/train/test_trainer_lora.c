@@ -132,6 +132,48 @@ static void test_going_on_from_an_adapter(void) {
     }
 }
 
+/* LoRA on one layer: the adapter says so, and a run that begins from it has that layer too. */
+static void test_some_layers(void) {
+    qrun_error error = QRUN_ERROR_INIT;
+    char first[64], second[64];
+    snprintf(first, sizeof first, "%s", trainer_path("layer"));
+    snprintf(second, sizeof second, "%s", trainer_path("on-layer"));
+    renew_context();
+    qrun_model *model = trainer_open_model();
+    qrun_train_params params = trainer_params(first);
+    params.lora.target_modules = "q_proj";
+    params.lora.layers_to_transform = "1";
+    qrun_trainer *trainer = trainer_create(model, &params);
+    REQUIRE(trainer != NULL);
+    CHECK_INT(trainer->parameters.lora.n_pairs, 1);
+    trainer_run_steps(trainer, 3, NULL);
+    check_plan_is_kept(trainer);
+    CHECK_MSG(qrun_trainer_export(trainer, &error) == QRUN_OK, "%s", error.message);
+    qrun_trainer_destroy(trainer);
+    check_config_says(first, "\"layers_to_transform\": [1]");
+    params = trainer_params(second);
+    params.lora.rank = 0;
+    params.lora.adapter = first;
+    trainer = trainer_create(model, &params);
+    REQUIRE(trainer != NULL);
+    CHECK_INT(trainer->parameters.lora.n_pairs, 1);
+    CHECK(qrun_trainer_export(trainer, &error) == QRUN_OK);
+    CHECK(trainer_adapters_are_equal(first, second));
+    check_config_says(second, "\"layers_to_transform\": [1]");
+    qrun_trainer_destroy(trainer);
+    qrun_model_destroy(model);
+    params = trainer_params(trainer_path("no-layers"));
+    static const char *const wrong[] = {"", ",", "a", "1-", "-1", "1-0", "0-99", "99", "1 2", "0;1", "99999999999"};
+    for (size_t i = 0; i < QR_COUNT_OF(wrong); i++) {
+        params.lora.layers_to_transform = wrong[i];
+        trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "this model has the layers 0 to");
+    }
+    params.lora.layers_to_transform = "1";
+    params.lora.adapter = QRUN_SOURCE_DIR "/tests/fixtures/adapters/llama-lora";
+    params.lora.rank = 0;
+    trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "made for");
+}
+
 /* Steps with a number in the parameters that is none: named, and nothing changes by them. */
 static void test_a_poisoned_tensor_is_named(void) {
     qrun_model *model = trainer_open_model();
@@ -201,6 +243,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_dropout_decides_the_run);
     CHECK_RUN(test_dora_learns_in_the_planned_memory);
     CHECK_RUN(test_going_on_from_an_adapter);
+    CHECK_RUN(test_some_layers);
     CHECK_RUN(test_a_poisoned_tensor_is_named);
     CHECK_RUN(test_the_first_tensor_is_found);
     trainer_run_end();

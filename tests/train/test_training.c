@@ -93,6 +93,64 @@ static float *run_policy(const char *name, qrun_dtype dtype, const char *policy,
     return run_with(name, &options, batch, n, sum);
 }
 
+/* As if other layers than this had no LoRA: it adds zeros. */
+static void mute_others(const qr_parameters *p, int64_t layer) {
+    for (int64_t i = 0; i < p->n; i++) {
+        const qr_parameter *parameter = &p->list[i];
+        if (parameter->layer == layer || parameter->kind != QR_PARAMETER_LORA_B) { continue; }
+        const size_t n_bytes = (size_t)(parameter->rows * parameter->cols) * sizeof(float);
+        CHECK(p->backend->fill_zero(p->backend, p->values + parameter->offset, n_bytes, NULL) == QRUN_OK);
+    }
+}
+
+/* LoRA on some layers alone has the gradients of these, to the bit, though the pass ends at the first of them. */
+static void test_some_layers_have_the_same_gradients(void) {
+    static training_batch batch;
+    static const char *const models[] = {"llama", "gpt2", "gemma4-shared", "qwen3-moe-experts", "falcon-h1"};
+    static const char *const policies[] = {"none", "full", "every:2"};
+    for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
+        const qr_json *entry = entry_named(golden_index, "gradients", models[m]);
+        training_batch_read(entry_named(golden_index, "batches", text_of(entry, "batch")), 0, -1, &batch);
+        for (size_t policy = 0; policy < QR_COUNT_OF(policies); policy++) {
+            float *gradients[2];
+            fixture fixtures[2];
+            double sums[2];
+            qr_error err = {0};
+            for (int part = 0; part < 2; part++) {
+                fixture *f = &fixtures[part];
+                char last[24];
+                const training_options options = {.dtype = QRUN_DTYPE_F32,
+                                                  .policy = policies[policy],
+                                                  .max_tokens = batch.batch.n_tokens,
+                                                  .layers = part == 0 ? NULL : last};
+                (void)snprintf(last, sizeof last, "%lld",
+                               part == 0 ? 0LL : (long long)fixtures[0].model->shape.n_layers - 1);
+                REQUIRE(training_fixture_open(context, entry, &options, f));
+                if (part == 0) { mute_others(&f->parameters, f->model->shape.n_layers - 1); }
+                CHECK_MSG(qr_train_pass_run(f->pass, &batch.batch, 0.01F, true, &sums[part], &err) == QRUN_OK, "%s",
+                          err.message);
+                gradients[part] = malloc((size_t)f->parameters.n_floats * sizeof(float));
+                CHECK(training_read(&f->parameters, f->parameters.gradients, f->parameters.n_floats, gradients[part],
+                                    &err) == QRUN_OK);
+            }
+            const qr_parameters *all = &fixtures[0].parameters, *some = &fixtures[1].parameters;
+            CHECK(sums[0] == sums[1] && some->n > 0 && some->n < all->n);
+            for (int64_t i = 0, j = 0; i < some->n; i++, j++) {
+                const qr_parameter *mine = &some->list[i];
+                while (all->list[j].layer != mine->layer) { j++; }
+                CHECK(mine->role == all->list[j].role && mine->kind == all->list[j].kind);
+                CHECK_MSG(memcmp(gradients[1] + mine->offset, gradients[0] + all->list[j].offset,
+                                 (size_t)(mine->rows * mine->cols) * sizeof(float)) == 0,
+                          "%s, %s: tensor %lld has other bits", models[m], policies[policy], (long long)i);
+            }
+            for (int part = 0; part < 2; part++) {
+                free(gradients[part]);
+                close_fixture(&fixtures[part]);
+            }
+        }
+    }
+}
+
 /* In BF16, AMX adds the products of 32 tokens at a time. */
 static bool adds_by_32_tokens(qrun_dtype dtype) {
     return dtype == QRUN_DTYPE_BF16 && strncmp(context->backend->isa, "amx", 3) == 0;
@@ -631,6 +689,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_first_gradients_equal_peft);
     CHECK_RUN(test_first_gradients_in_bf16_stay_as_near_as_pefts);
     CHECK_RUN(test_policies_give_the_same_bits);
+    CHECK_RUN(test_some_layers_have_the_same_gradients);
     /* A device splits the tokens of a call by their number, so that its sums over tokens follow the tiles. */
     if (context->backend->memory_info == NULL) { CHECK_RUN(test_tiles_give_the_same_bits); }
     CHECK_RUN(test_tiles_of_offloaded_inputs);

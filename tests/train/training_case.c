@@ -99,8 +99,8 @@ static qrun_status put_reference(const qr_parameters *p, qr_error *err) {
 }
 
 /* Parameters of the shape of a PEFT folder, with its values in them, and modules trained whole. */
-static qrun_status open_adapter(qrun_model *model, const char *folder, const char *modules, bool has_reference,
-                                qr_parameters *p, qr_error *err) {
+static qrun_status open_adapter(qrun_model *model, const char *folder, const char *modules, const char *layers,
+                                bool has_reference, qr_parameters *p, qr_error *err) {
     const qr_whole_options whole = {.modules = modules};
     qr_adapter *adapter = NULL;
     qrun_status status = QRUN_OK;
@@ -116,6 +116,7 @@ static qrun_status open_adapter(qrun_model *model, const char *folder, const cha
     }
     const qr_lora_options options = {.targets = targets,
                                      .expert_targets = experts[0] != '\0' ? experts : NULL,
+                                     .layers = layers,
                                      .rank = (int32_t)adapter->modules[0].rank,
                                      .alpha = (float)(adapter->modules[0].scale * (double)adapter->modules[0].rank),
                                      .dora = adapter->config.use_dora,
@@ -194,8 +195,9 @@ bool training_fixture_open(qrun_context *context, const qr_json *entry, const tr
     if (status == QRUN_OK) {
         const char *modules = strstr(text_of(entry, "name"), "-head") != NULL ? "lm_head" : NULL;
         const bool has_reference = strstr(text_of(entry, "name"), "-from-adapter") != NULL;
-        status = training_is_full(entry) ? open_full(f->model, &f->parameters, &err)
-                                         : open_adapter(f->model, path, modules, has_reference, &f->parameters, &err);
+        status = training_is_full(entry)
+                     ? open_full(f->model, &f->parameters, &err)
+                     : open_adapter(f->model, path, modules, options->layers, has_reference, &f->parameters, &err);
     }
     f->parameters.lora.dropout = options->dropout;
     qr_train_limits limits = {

@@ -41,6 +41,7 @@ typedef struct training_options {
     float dropout;
     int64_t logit_rows; /* 0: as many as pay */
     qr_preference preference;
+    const char *layers; /* with LoRA; NULL: all of the adapter's */
 } training_options;
 
 /* Whether an entry is of full fine-tuning: it has no adapter. */
