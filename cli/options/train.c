@@ -166,7 +166,7 @@ const option train_optimizer_table[N_TRAIN_OPTIMIZER_OPTIONS] = {
     {.name = "learning-rate", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-12, .high = 100,
      TRAIN(optimization.learning_rate),
      .help = "Highest learning rate. Default: 2e-4; with --full 2e-5, from random weights 1e-3; of pairs "
-             "of answers 1e-5, with --full 1e-6."},
+             "of answers 1e-5, or 1e-6 for all weights."},
     {.name = "schedule", .kind = OPTION_CHOICE, .choices = schedules, TRAIN(optimization.schedule),
      .help = "How the learning rate falls after the warm-up. Default: linear, to 0."},
     {.name = "warmup", .kind = OPTION_NUMBER, .value_name = "X", .low = 0, .high = 1e9, TRAIN(optimization.warmup),
