@@ -4,6 +4,7 @@
 #include "base/sizes.h"
 #include "golden_index.h"
 #include "loaders/files/gguf.h"
+#include "loaders/files/safetensors_writer.h"
 #include "runtime/model/model.h"
 #include "single_sequence.h"
 #include "temporary.h"
@@ -385,6 +386,70 @@ static void test_lora(void) {
     temporary_remove(&base);
 }
 
+/* An adapter with LoRA on the head, and with the head's own weights beside it, of which one bit may be changed. */
+static void write_adapter_of_head(const temporary_folder *folder, bool is_changed) {
+    static const char *const names[] = {"base_model.model.lm_head.base_layer.weight",
+                                        "base_model.model.lm_head.lora_A.weight",
+                                        "base_model.model.lm_head.lora_B.weight"};
+    qr_safetensors *model = NULL;
+    qr_safetensors_writer *writer;
+    qr_error err = {0};
+    char path[600];
+    snprintf(path, sizeof path, "%s/model.safetensors", fixture("llama"));
+    REQUIRE(qr_safetensors_open(path, &model, &err) == QRUN_OK);
+    const qr_safetensors_tensor *head = qr_safetensors_find(model, "lm_head.weight");
+    REQUIRE(head != NULL && head->dtype == QR_DTYPE_BF16);
+    const qr_safetensors_spec specs[] = {
+        {.name = names[0], .dtype = head->dtype, .n_dims = 2, .dims = {head->dims[0], head->dims[1]}},
+        {.name = names[1], .dtype = QR_DTYPE_F32, .n_dims = 2, .dims = {2, head->dims[1]}},
+        {.name = names[2], .dtype = QR_DTYPE_F32, .n_dims = 2, .dims = {head->dims[0], 2}}};
+    unsigned char *bytes = calloc(1, head->n_bytes);
+    temporary_text(folder, "adapter_config.json",
+                   "{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 4, \"target_modules\": [\"lm_head\"]}");
+    CHECK_MSG(qr_safetensors_writer_create(folder->path, "adapter_model", specs, 3, 0, &writer, &err) == QRUN_OK, "%s",
+              err.message);
+    for (const qr_safetensors_spec *spec; (spec = qr_safetensors_writer_next(writer)) != NULL;) {
+        size_t n_bytes = 0;
+        CHECK(qr_safetensors_tensor_bytes(spec->dtype, spec->n_dims, spec->dims, &n_bytes) && n_bytes <= head->n_bytes);
+        memset(bytes, 0, head->n_bytes);
+        if (spec->dtype == head->dtype) {
+            memcpy(bytes, head->data, n_bytes);
+            bytes[n_bytes - 2] ^= is_changed;
+        }
+        CHECK_INT(qr_safetensors_writer_write(writer, bytes, n_bytes, NULL), QRUN_OK);
+    }
+    CHECK_INT(qr_safetensors_writer_commit(writer, NULL), QRUN_OK);
+    free(bytes);
+    qr_safetensors_close(model);
+}
+
+/* What LoRA is added to is the model's: other weights are not dropped without a word. */
+static void test_lora_of_a_head(void) {
+    for (int changed = 0; changed < 2; changed++) {
+        const temporary_folder base = temporary_create(), adapter = temporary_create();
+        qrun_export_params params = QRUN_EXPORT_PARAMS_INIT;
+        qr_error err = {0};
+        qr_gguf *file;
+        write_adapter_of_head(&adapter, changed != 0);
+        params.path = fixture("llama");
+        params.adapter = adapter.path;
+        params.out = temporary_path(&base, "a.gguf");
+        params.format = QRUN_EXPORT_GGUF_LORA;
+        const qrun_status status = qrun_export(context, &params, NULL, &err);
+        if (changed) {
+            CHECK_INT(status, QRUN_ERROR_UNSUPPORTED);
+            CHECK_MSG(strstr(err.message, "base_layer.weight is not what the model has") != NULL, "%s", err.message);
+        } else {
+            CHECK_MSG(status == QRUN_OK, "%s", err.message);
+            REQUIRE(qr_gguf_open(params.out, &file, &err) == QRUN_OK);
+            CHECK(qr_gguf_find_tensor(file, "output.weight.lora_a") != NULL);
+            qr_gguf_close(file);
+        }
+        temporary_remove(&adapter);
+        temporary_remove(&base);
+    }
+}
+
 /* ---- Without memory ---------------------------------------------------------------------------------------------- */
 
 typedef struct export_attempt {
@@ -623,6 +688,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_blocks);
     CHECK_RUN(test_adapter);
     CHECK_RUN(test_lora);
+    CHECK_RUN(test_lora_of_a_head);
     CHECK_RUN(test_lora_of_convolutions);
     CHECK_RUN(test_converted);
     CHECK_RUN(test_kept_mxfp4);
