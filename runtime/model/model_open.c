@@ -674,8 +674,8 @@ static int64_t read_bytes(const qrun_model *model) {
 
 static const char *packed_as(const qrun_model *model) {
     const qr_packing *packing = &model->config.quantization.packing;
-    const bool is_decoded = !model->random_weights && !model->prequantized && packing->kind != QR_PACKING_NONE;
-    return is_decoded ? qr_packing_name(packing) : model->block_type;
+    if (model->random_weights || model->prequantized) { return NULL; } /* held as they are stored */
+    return packing->kind != QR_PACKING_NONE ? qr_packing_name(packing) : model->block_type;
 }
 
 qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error) {

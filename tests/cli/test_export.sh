@@ -58,6 +58,16 @@ expect_out '"type":"q8_0","tensors":38,"bytes":'
 run inspect --model "$work/m.gguf" --json
 expect_out '"stored_quantization":"Q8_0"'
 expect_out '"dtype":"Q8_0"'
+
+# What is rounded a second time is said to be, and what is held as it is stored is not.
+run generate --model "$work/m.gguf" --prompt "Once upon a time" --max-tokens 2
+expect_err "the weights are stored as Q8_0, and nf4-dq rounds them a second time"
+run generate --model "$work/m.gguf" --prompt "Once upon a time" --max-tokens 2 --quant bf16
+expect_silent_err
+printf '{"token_ids": [1, 2, 3], "max_tokens": 2}\n' >"$work/ids.jsonl"
+run generate --model "$fixtures/gguf/gpt-oss-mxfp4.gguf" --prompts "$work/ids.jsonl" --output - --quiet
+expect_code 0
+expect_silent_err
 run generate --model "$work/m.gguf" --prompt "Once upon a time" --max-tokens 8 --temperature 0
 expect_code 0
 run export --model "$model" --type q4_0 --out "$work/m.gguf" --quiet --force
