@@ -201,6 +201,25 @@ static float *place_input(input_places *places, int64_t elements, qr_segment *se
     return places->stages[segment->stage];
 }
 
+/* Of one layer that is of any kind. */
+static void lay_set(qr_layout *layout, const qrun_model *model, int64_t t, int64_t rows, qr_kept_layer *set) {
+    layout->layer = -1;
+    lay_attention(layout, model, kinds_of(model), t, rows, set);
+    lay_mlp(layout, model, rows, set);
+    if (!qr_model_is_parallel(model)) { QR_LAY(layout, set->x_mid, rows * model->shape.hidden, sizeof(float)); }
+}
+
+/* Layers before the first trained one all take one set, and one place for their inputs. They are done before any other
+ * layer begins, so others' buffers are in the same place. Returns the bytes up to its end. */
+static size_t lay_untrained(qr_layout layout, const qrun_model *model, int64_t t, int64_t rows,
+                            const qr_segment *segment, qr_kept_layer *layers) {
+    qr_kept_layer set = {0};
+    lay_set(&layout, model, t, rows, &set);
+    QR_LAY(&layout, set.x_in, t * model->shape.hidden, sizeof(float));
+    for (int64_t i = 0; i < segment->n; i++) { layers[segment->first + i] = set; }
+    return layout.offset;
+}
+
 /* Layers of a segment that is computed again take the sets of buffers in turn: the i-th layer of every segment the i-th
  * set. */
 static void lay_recomputed(input_places *places, const qrun_model *model, int64_t t, int64_t rows, qr_segment *segment,
@@ -209,12 +228,7 @@ static void lay_recomputed(input_places *places, const qrun_model *model, int64_
     for (int64_t i = 0; i < segment->n; i++) {
         qr_kept_layer *layer = &layers[segment->first + i];
         if (i == *n_sets) {
-            layout->layer = -1;
-            lay_attention(layout, model, kinds_of(model), t, rows, &sets[i]);
-            lay_mlp(layout, model, rows, &sets[i]);
-            if (!qr_model_is_parallel(model)) {
-                QR_LAY(layout, sets[i].x_mid, rows * model->shape.hidden, sizeof(float));
-            }
+            lay_set(layout, model, t, rows, &sets[i]);
             if (i > 0) { QR_LAY(layout, sets[i].x_in, t * model->shape.hidden, sizeof(float)); }
             ++*n_sets;
         }
@@ -245,9 +259,15 @@ static void lay_kept(qr_layout *layout, const qrun_model *model, int64_t t, cons
     }
 }
 
-static int64_t divide(const qr_recompute_policy *policy, int64_t n_layers, qr_activations *activations) {
+/* Returns the number of segments that are computed again. */
+static int64_t divide(const qr_recompute_policy *policy, int64_t first_trained, int64_t n_layers,
+                      qr_activations *activations) {
     int64_t n_recomputed = 0;
-    for (int64_t layer = 0; layer < n_layers;) {
+    if (first_trained > 0) {
+        activations->segments[activations->n_segments++] =
+            (qr_segment){.n = first_trained, .untrained = true, .stage = -1};
+    }
+    for (int64_t layer = first_trained; layer < n_layers;) {
         qr_segment *segment = &activations->segments[activations->n_segments++];
         *segment = (qr_segment){.first = layer,
                                 .n = segment_layers(policy, layer, n_layers),
@@ -259,9 +279,9 @@ static int64_t divide(const qr_recompute_policy *policy, int64_t n_layers, qr_ac
     return n_recomputed;
 }
 
-qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_policy *policy, int64_t n_tokens,
-                                   qr_backend *names, void *memory, void *host, qr_activations *activations,
-                                   qr_error *err) {
+qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_policy *policy, int64_t first_trained,
+                                   int64_t n_tokens, qr_backend *names, void *memory, void *host,
+                                   qr_activations *activations, qr_error *err) {
     const int64_t n_layers = model->shape.n_layers, rows = qr_recompute_policy_rows(policy, n_tokens);
     *activations = (qr_activations){0};
     activations->layers = qr_alloc_array_zeroed((size_t)n_layers, sizeof *activations->layers);
@@ -276,15 +296,19 @@ qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_p
                            .host = {.base = host},
                            .offload = policy->offload};
     int64_t n_sets = 0;
-    places.n = divide(policy, n_layers, activations);
+    size_t untrained = 0;
+    places.n = divide(policy, first_trained, n_layers, activations);
     for (int64_t s = 0; s < activations->n_segments; s++) {
         qr_segment *segment = &activations->segments[s];
-        if (segment->kept) {
+        if (segment->untrained) {
+            untrained = lay_untrained(places.layout, model, n_tokens, rows, segment, activations->layers);
+        } else if (segment->kept) {
             lay_kept(&places.layout, model, n_tokens, policy, segment, activations->layers);
         } else {
             lay_recomputed(&places, model, n_tokens, rows, segment, activations->layers, sets, &n_sets);
         }
     }
+    places.layout.offset = places.layout.offset > untrained ? places.layout.offset : untrained;
     const int64_t slot_elements =
         qr_model_has_experts(model) ? model->shape.experts_per_token * model->shape.hidden : 0;
     float *slots, *branch_normed = NULL;

@@ -40,7 +40,8 @@ typedef struct qr_kept_layer {
 
 typedef struct qr_segment {
     int64_t first, n; /* layers */
-    bool kept;        /* false: its layers are computed again from layers[first].x_in */
+    bool kept;        /* false: its layers are computed again from layers[first].x_in, unless they are untrained */
+    bool untrained;   /* the backward pass ends above it: its layers take one set of buffers in turn */
     int stage;        /* offload: x_in is one of two stages, 0 or 1, that segments share; else −1 */
     float *x_host;    /* [T, D] in host memory, where x_in is kept meanwhile; NULL: it stays in its place, as it does of
                        * the last two segments too, which nobody takes the stages from */
@@ -62,11 +63,12 @@ bool qr_recompute_policy_has_inputs(const qr_recompute_policy *policy);
 /* Of T tokens, those that a tile has. */
 int64_t qr_recompute_policy_rows(const qr_recompute_policy *policy, int64_t n_tokens);
 
-/* Lays the buffers of T tokens out in `memory` and `host` (NULL: only counts bytes). The plan and the layout are the
- * same walk. The timeline of `names`, if it has one, learns what lies where; NULL: none does. */
-qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_policy *policy, int64_t n_tokens,
-                                   qr_backend *names, void *memory, void *host, qr_activations *activations,
-                                   qr_error *err);
+/* Lays the buffers of T tokens out in `memory` and `host` (NULL: only counts bytes). Of layers before `first_trained`
+ * nothing is kept. The plan and the layout are the same walk. The timeline of `names`, if it has one, learns what lies
+ * where; NULL: none does. */
+qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_policy *policy, int64_t first_trained,
+                                   int64_t n_tokens, qr_backend *names, void *memory, void *host,
+                                   qr_activations *activations, qr_error *err);
 void qr_activations_free(qr_activations *activations);
 
 #endif

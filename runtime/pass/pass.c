@@ -303,20 +303,6 @@ static qrun_status clear_shared_gradients(qr_train_pass *pass, qr_error *err) {
     return QRUN_OK;
 }
 
-/* The first layer that a gradient is for: none before it needs one. Layers that come to the device in turn all do. */
-static int64_t first_trained_layer(const qr_train_pass *pass) {
-    const qr_parameters *p = pass->parameters;
-    int64_t first = pass->model->shape.n_layers;
-    if (pass->model->stream != NULL) { return 0; }
-    for (int64_t i = 0; i < p->n; i++) {
-        const qr_parameter *parameter = &p->list[i];
-        const bool is_after = parameter->role == QR_ROLE_FINAL_NORM || parameter->role == QR_ROLE_HEAD;
-        if (parameter->layer < 0 && !is_after) { return 0; } /* what the layers read */
-        if (parameter->layer >= 0) { first = qr_min(first, parameter->layer); }
-    }
-    return first;
-}
-
 /* What is done with the gradients of a layer, of those that have none. */
 static qrun_status pass_by(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
     for (int64_t i = segment->n; pass->on_layer != NULL && i-- > 0;) {
@@ -328,10 +314,9 @@ static qrun_status pass_by(qr_train_pass *pass, const qr_segment *segment, qr_er
 /* The input of the segment before each is fetched while that one runs backward. */
 static qrun_status run_backward(qr_train_pass *pass, qr_error *err) {
     QR_PASS_COMPUTE(pass, clear_shared_gradients(pass, err));
-    const int64_t first = first_trained_layer(pass);
     for (int64_t s = pass->activations.n_segments; s-- > 0;) {
         const qr_segment *segment = &pass->activations.segments[s];
-        if (segment->first + segment->n <= first) {
+        if (segment->untrained) {
             QR_RETURN_IF_ERROR(pass_by(pass, segment, err));
             continue;
         }

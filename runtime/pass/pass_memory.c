@@ -195,6 +195,19 @@ static qr_layout named_layout(const qr_train_pass *pass, qr_plan_category catego
         .base = pass->memory.at[category], .names = pass->backend, .category = (int32_t)category, .layer = -1};
 }
 
+/* The first layer that a gradient is for: none before it needs one. Layers that come to the device in turn all do. */
+static int64_t first_trained_layer(const qr_parameters *p) {
+    int64_t first = p->model->shape.n_layers;
+    if (p->model->stream != NULL) { return 0; }
+    for (int64_t i = 0; i < p->n; i++) {
+        const qr_parameter *parameter = &p->list[i];
+        const bool is_after = parameter->role == QR_ROLE_FINAL_NORM || parameter->role == QR_ROLE_HEAD;
+        if (parameter->layer < 0 && !is_after) { return 0; } /* what the layers read */
+        if (parameter->layer >= 0) { first = qr_min(first, parameter->layer); }
+    }
+    return first;
+}
+
 /* Lays all buffers out in the pass's memory (NULL: only counts), and gives the bytes of every category. */
 static qrun_status lay_out(qr_train_pass *pass, size_t n_bytes[QR_PLAN_COUNT], qr_error *err) {
     const qrun_model *model = pass->model;
@@ -203,7 +216,8 @@ static qrun_status lay_out(qr_train_pass *pass, size_t n_bytes[QR_PLAN_COUNT], q
     const qr_layout activations = named_layout(pass, QR_PLAN_ACTIVATIONS), logits = named_layout(pass, QR_PLAN_LOGITS);
     const size_t offset = lay_gradients(model, pass->parameters, limits, activations, &pass->b);
     qr_activations_free(&pass->activations);
-    QR_RETURN_IF_ERROR(qr_activations_lay_out(model, &limits->policy, limits->max_tokens, pass->backend,
+    const int64_t first_trained = first_trained_layer(pass->parameters);
+    QR_RETURN_IF_ERROR(qr_activations_lay_out(model, &limits->policy, first_trained, limits->max_tokens, pass->backend,
                                               memory != NULL ? memory + offset : NULL, pass->memory.at[QR_PLAN_HOST],
                                               &pass->activations, err));
     n_bytes[QR_PLAN_ACTIVATIONS] = offset + pass->activations.bytes;
