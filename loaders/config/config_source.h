@@ -5,9 +5,6 @@
 #include "loaders/config/family_defaults.h"
 #include "loaders/files/json.h"
 
-/* The most that a number of positions may be. */
-#define QR_CONFIG_MAX_POSITIONS (INT64_C(1) << 31)
-
 typedef struct qr_config_source {
     const qr_json *json; /* the text model's object */
     const qr_json *root; /* the whole file: another object where the model has images */

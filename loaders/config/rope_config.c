@@ -7,8 +7,6 @@
 #include "base/sizes.h"
 #include "base/units.h"
 
-static const int64_t MAX_POSITIONS = INT64_C(1) << 31;
-
 const char *qr_rope_type_name(qr_rope_type type) {
     static const char *const names[] = {
 #define QR_X(suffix, name) name,
@@ -109,7 +107,7 @@ static qrun_status read_values(const qr_json *parameters, const qr_rope_context 
 static qrun_status read_original_positions(const qr_json *parameters, const qr_rope_context *context,
                                            qr_rope_config *rope, qr_error *err) {
     rope->original_max_position_embeddings = context->max_position_embeddings;
-    QR_RETURN_IF_ERROR(qr_json_get_int(parameters, "original_max_position_embeddings", 1, MAX_POSITIONS,
+    QR_RETURN_IF_ERROR(qr_json_get_int(parameters, "original_max_position_embeddings", 1, QR_CONFIG_MAX_POSITIONS,
                                        &rope->original_max_position_embeddings, context->what, err));
     if (context->original_max_position_embeddings > 0) {
         rope->original_max_position_embeddings = context->original_max_position_embeddings;

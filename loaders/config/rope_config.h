@@ -7,6 +7,9 @@
 #include "base/status.h"
 #include "loaders/files/json.h"
 
+/* The most that a number of positions may be. */
+#define QR_CONFIG_MAX_POSITIONS (INT64_C(1) << 31)
+
 /* X(enumerator suffix, name in config.json) */
 #define QR_ROPE_TYPES(X)    \
     X(DEFAULT, "default")   \

@@ -192,6 +192,12 @@ void qr_rope_frequencies(const qr_model_config *config, int32_t kind, int64_t n_
 }
 
 int64_t qr_rope_context_tokens(const qr_model_config *config) {
-    const double scale = config->has_rope && config->rope.type == QR_ROPE_DYNAMIC ? config->rope.factor : 1.0;
-    return (int64_t)((double)config->max_position_embeddings * scale);
+    const qr_rope_config *rope = &config->rope;
+    const double positions = (double)config->max_position_embeddings;
+    double longest = positions;
+    if (config->has_rope && rope->type == QR_ROPE_DYNAMIC) { longest = positions * rope->factor; }
+    if (config->has_rope && rope->type == QR_ROPE_YARN) {
+        longest = fmax(positions, (double)rope->original_max_position_embeddings * rope->factor);
+    }
+    return (int64_t)fmin(longest, (double)QR_CONFIG_MAX_POSITIONS);
 }

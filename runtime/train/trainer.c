@@ -120,8 +120,10 @@ qrun_status qr_trainer_make_memory(qrun_trainer *trainer, qr_error *err) {
 
 void qr_trainer_release_memory(qrun_trainer *trainer) {
     qr_backend *backend = trainer->model->context->backend;
-    trainer->model->late = NULL;
-    qr_timeline_drop_tensors(backend, NULL, 0);
+    if (trainer->counted_session) { /* else they may be another trainer's */
+        trainer->model->late = NULL;
+        qr_timeline_drop_tensors(backend, NULL, 0);
+    }
     qr_train_pass_destroy(trainer->pass);
     qr_gradient_sum_destroy(trainer->gradient_sum);
     backend->memory_destroy(backend, qr_parameters_memory(&trainer->parameters), trainer->scratch.memory,
@@ -263,7 +265,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
         if (trainer->ranks != NULL) { qr_collectives_settle(trainer->ranks); }
     }
     if (trainer->parameters.shards != NULL) { qr_layer_stream_set_source(trainer->model, backend, NULL); }
-    (void)qr_trainer_end_update(trainer, NULL); /* the model keeps its weights */
+    if (trainer->counted_session) { (void)qr_trainer_end_update(trainer, NULL); } /* the model keeps its weights */
     qr_trainer_release_memory(trainer);
     qr_optimizer_destroy(trainer->optimizer);
     qr_parameters_destroy(&trainer->parameters);

@@ -2,6 +2,7 @@
  * pages of rotated keys. */
 #include "check.h"
 
+#include "base/sizes.h"
 #include "loaders/config/model_config.h"
 #include "runtime/model/rope.h"
 
@@ -105,6 +106,35 @@ static void test_lengths_are_those_reached(void) {
     qr_model_config_free(&config);
 }
 
+/* YaRN makes a model longer than what its config says it was trained for, as published recipes have it. */
+static void test_yarn_lengthens_the_context(void) {
+    static const struct {
+        const char *scaling;
+        int64_t tokens;
+    } cases[] = {
+        {"\"type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 256", 1024},
+        {"\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 64", 256},
+        {"\"rope_type\": \"yarn\", \"factor\": 2.0, \"original_max_position_embeddings\": 64", 256},
+        {"\"rope_type\": \"yarn\", \"factor\": 1e6, \"original_max_position_embeddings\": 1000000", INT64_C(1) << 31},
+        {"\"rope_type\": \"dynamic\", \"factor\": 2.0", 512},
+        {"\"rope_type\": \"linear\", \"factor\": 2.0", 256},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        char text[640];
+        snprintf(
+            text, sizeof text,
+            "{\"model_type\": \"qwen2\", \"hidden_size\": 64, \"intermediate_size\": 92, \"num_hidden_layers\": 2, "
+            "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 32, \"vocab_size\": 100, "
+            "\"max_position_embeddings\": 256, \"rope_theta\": 10000, \"rope_scaling\": {%s}}",
+            cases[i].scaling);
+        qr_model_config config;
+        if (!parse(text, &config)) { continue; }
+        CHECK_MSG(qr_rope_context_tokens(&config) == cases[i].tokens, "%s: %lld", cases[i].scaling,
+                  (long long)qr_rope_context_tokens(&config));
+        qr_model_config_free(&config);
+    }
+}
+
 /* transformers rotates whole heads of these families, whatever the factor says. */
 static void test_partial_rotary_factor_of_llama_is_passed_over(void) {
     static const char *const families[] = {"llama", "mistral", "qwen2", "qwen3"};
@@ -131,6 +161,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_equal_members_are_one_kind);
     CHECK_RUN(test_length_of_sliding_layers_counts);
     CHECK_RUN(test_lengths_are_those_reached);
+    CHECK_RUN(test_yarn_lengthens_the_context);
     CHECK_RUN(test_partial_rotary_factor_of_llama_is_passed_over);
     return check_end();
 }

@@ -45,6 +45,7 @@ typedef struct run_options {
     int32_t grad_accum;
     double max_grad_norm;
     int32_t grad_sums; /* 0: one */
+    int32_t n_steps;   /* 0: N_STEPS */
 } run_options;
 
 typedef struct run_result {
@@ -78,7 +79,8 @@ static qrun_model_params model_params_of(const run_options *o) {
 static qrun_train_params train_params_of(const run_options *o, const char *out) {
     qrun_train_params params = trainer_params(out);
     params.weights.full = o->full, params.lora.rank = o->full ? 0 : 4;
-    params.batches.seq_len = 48, params.batches.batch_size = 1, params.batches.max_steps = N_STEPS;
+    params.batches.seq_len = 48, params.batches.batch_size = 1,
+    params.batches.max_steps = o->n_steps > 0 ? o->n_steps : N_STEPS;
     params.batches.grad_accum = o->grad_accum, params.batches.grad_sums = o->grad_sums;
     params.optimization.optimizer = o->optimizer;
     params.optimization.learning_rate = 1e-3, params.optimization.warmup = 0;
@@ -374,6 +376,31 @@ static void test_nobody_reads_a_layer_before_its_update(void) {
     }
 }
 
+/* A second trainer, which the model has no room for, takes nothing of the first one with it. */
+static void test_a_refused_trainer_leaves_another_alone(void) {
+    const run_options o = {.full = true, .ways = POLICY_FULL | GRADIENTS, .grad_accum = 2, .n_steps = 3};
+    static const char *const names[] = {"alone", "disturbed"};
+    char paths[2][512];
+    REQUIRE(begin_context(NULL) == QRUN_OK);
+    for (int disturbed = 0; disturbed < 2; disturbed++) {
+        qrun_error error = QRUN_ERROR_INIT;
+        qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+        bool done;
+        own_run run = after_one_step(&o, names[disturbed]);
+        if (disturbed) {
+            qrun_trainer *refused = NULL;
+            const qrun_train_params params = train_params_of(&o, trainer_path("refused"));
+            CHECK_INT(qrun_trainer_create(run.model, &params, &refused, &error), QRUN_ERROR_BUSY);
+            CHECK(refused == NULL);
+        }
+        CHECK_MSG(qrun_trainer_step(run.trainer, &metrics, &done, &error) == QRUN_OK, "%s", error.message);
+        CHECK_MSG(qrun_trainer_export(run.trainer, &error) == QRUN_OK, "%s", error.message);
+        end_run(&run);
+        snprintf(paths[disturbed], sizeof paths[disturbed], "%s/model.safetensors", trainer_path(names[disturbed]));
+    }
+    CHECK(trainer_files_are_equal(paths[0], paths[1]));
+}
+
 /* The first event of a layer that is spent on a phase; −1: there is none. */
 static int64_t first_event(const qrun_timeline *t, int32_t layer, const char *spent_on) {
     for (int64_t i = 0; i < t->n_events; i++) {
@@ -476,6 +503,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_all_weights_leave_a_device);
     CHECK_RUN(test_a_run_goes_on_elsewhere);
     CHECK_RUN(test_nobody_reads_a_layer_before_its_update);
+    CHECK_RUN(test_a_refused_trainer_leaves_another_alone);
     CHECK_RUN(test_a_layer_is_updated_beside_the_one_before);
     CHECK_RUN(test_two_layers_stay_on_the_device);
     qrun_context_destroy(own_context);
