@@ -3,8 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -132,21 +135,71 @@ static void writer_free(qr_file_writer *writer) {
     *writer = (qr_file_writer){0};
 }
 
-/* Its name can be foretold, so nothing that has it already is written through, and only a file of that name, left by a
- * killed program, makes room. */
-static qrun_status create_partial(qr_file_writer *writer, qr_error *err) {
-    const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+long qr_file_partial_writer(const char *suffix) {
+    enum { MOST_DIGITS = 10 };
+    const size_t length = sizeof QR_PARTIAL_SUFFIX - 1;
+    if (strncmp(suffix, QR_PARTIAL_SUFFIX, length) != 0) { return 0; }
+    const char *digits = suffix + length;
+    const size_t n_digits = strspn(digits, "0123456789");
+    return n_digits > 0 && n_digits <= MOST_DIGITS && digits[n_digits] == '\0' ? strtol(digits, NULL, 10) : 0;
+}
+
+bool qr_process_is_gone(long process) {
+    return process > 0 && process <= INT_MAX && kill((pid_t)process, 0) != 0 && errno == ESRCH;
+}
+
+/* False where another holds it; on a file system without locks nobody does. */
+static bool hold(int descriptor) { return flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+
+/* Whether the descriptor is still what the name leads to: between being created and being held, a file can be taken for
+ * one that a killed program left. */
+static bool has_name(int descriptor, int folder, const char *name) {
+    struct stat own, named;
+    return fstat(descriptor, &own) == 0 && fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           own.st_dev == named.st_dev && own.st_ino == named.st_ino;
+}
+
+/* Removes a file that nobody holds; errno says why it stays. */
+static bool remove_unheld(int folder, const char *name) {
     struct stat info;
-    writer->descriptor = open(writer->partial_path, flags, 0666);
-    const bool left_over = writer->descriptor < 0 && errno == EEXIST && lstat(writer->partial_path, &info) == 0;
-    if (left_over && !S_ISREG(info.st_mode)) {
+    const int descriptor = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (descriptor < 0) {
+        errno = errno == ELOOP ? EEXIST : errno;
+        return errno == ENOENT; /* it has gone meanwhile */
+    }
+    int code = EEXIST;
+    if (fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode)) {
+        code = !hold(descriptor) ? EBUSY : unlinkat(folder, name, 0) != 0 ? errno : 0;
+    }
+    close(descriptor);
+    errno = code;
+    return code == 0;
+}
+
+/* Its name can be foretold, so nothing that has it already is written through. */
+int qr_file_create_partial(int folder, const char *name, mode_t mode) {
+    const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    int descriptor = openat(folder, name, flags, mode);
+    if (descriptor < 0 && errno == EEXIST && remove_unheld(folder, name)) {
+        descriptor = openat(folder, name, flags, mode);
+        if (descriptor < 0 && errno == EEXIST) { errno = EBUSY; }
+    }
+    if (descriptor < 0 || (hold(descriptor) && has_name(descriptor, folder, name))) { return descriptor; }
+    close(descriptor);
+    errno = EBUSY;
+    return -1;
+}
+
+static qrun_status create_partial(qr_file_writer *writer, qr_error *err) {
+    writer->descriptor = qr_file_create_partial(AT_FDCWD, writer->partial_path, 0666);
+    if (writer->descriptor >= 0) { return QRUN_OK; }
+    if (errno == EEXIST) {
         return qr_fail(err, QRUN_ERROR_IO, "%s: is in the way, and is not a file that qrun left; remove it",
                        writer->partial_path);
     }
-    if (left_over && unlink(writer->partial_path) == 0) {
-        writer->descriptor = open(writer->partial_path, flags, 0666);
-    }
-    return writer->descriptor >= 0 ? QRUN_OK : qr_file_fail_errno(err, writer->path, "create");
+    if (errno != EBUSY) { return qr_file_fail_errno(err, writer->path, "create"); }
+    return qr_fail(err, QRUN_ERROR_BUSY, "%s: is being written at the moment, by another thread or program",
+                   writer->path);
 }
 
 qrun_status qr_file_writer_open(qr_file_writer *writer, const char *path, qr_error *err) {
@@ -224,6 +277,7 @@ qrun_status qr_file_writer_commit(qr_file_writer *writer, qr_error *err) {
     if (status == QRUN_OK && fsync(writer->descriptor) != 0 && errno != EINVAL) {
         status = qr_file_fail_errno(err, writer->path, "write");
     }
+    const int lock = dup(writer->descriptor); /* holds the file until it has its name */
     if (close(writer->descriptor) != 0 && status == QRUN_OK) {
         status = qr_file_fail_errno(err, writer->path, "close");
     }
@@ -235,14 +289,15 @@ qrun_status qr_file_writer_commit(qr_file_writer *writer, qr_error *err) {
     } else {
         unlink(writer->partial_path);
     }
+    if (lock >= 0) { close(lock); }
     writer_free(writer);
     return status;
 }
 
 void qr_file_writer_abort(qr_file_writer *writer) {
     if (writer->path == NULL) { return; }
-    close(writer->descriptor);
     unlink(writer->partial_path);
+    close(writer->descriptor);
     writer_free(writer);
 }
 

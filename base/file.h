@@ -32,6 +32,14 @@ char *qr_path_join(const char *base, const char *name);
 /* What is being written is called "<path>.qrun-partial-<pid>". Nobody else gives such names. */
 #define QR_PARTIAL_SUFFIX ".qrun-partial-"
 char *qr_file_partial_path(const char *path); /* qr_alloc'ed; NULL when memory is short */
+/* The process that writes what is called by a name and this suffix; 0: it is no such suffix. */
+long qr_file_partial_writer(const char *suffix);
+bool qr_process_is_gone(long process); /* false where that cannot be known */
+/* Creates a file of such a name in a folder (AT_FDCWD: `name` is a path), holds it by a lock while it is open, and
+ * returns its descriptor. A file that nobody holds, as a killed program leaves it, makes room. −1 with errno: EBUSY
+ * where a thread, or a program on another machine or in another container, writes it at the moment; EEXIST where what
+ * has the name is not a file. */
+int qr_file_create_partial(int folder, const char *name, mode_t mode);
 
 /* A file that is written under its partial name; commit flushes, fsyncs, renames it to <path> and fsyncs the folder
  * (when only that fails, the file has its name, and the caller is told); abort removes it. A link at <path> is

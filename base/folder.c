@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,9 +207,7 @@ qrun_status qr_folder_retire(const char *path, qr_error *err) {
 static bool is_partial(const char *name) {
     const char *suffix = NULL;
     for (const char *at = name; (at = strstr(at, QR_PARTIAL_SUFFIX)) != NULL; at++) { suffix = at; }
-    if (suffix == NULL || suffix == name) { return false; }
-    suffix += sizeof QR_PARTIAL_SUFFIX - 1;
-    return *suffix != '\0' && suffix[strspn(suffix, "0123456789")] == '\0';
+    return suffix != NULL && suffix != name && qr_file_partial_writer(suffix) > 0;
 }
 
 /* One entry of a folder that nobody writes; links and what else is not ours stay. */
@@ -301,12 +298,8 @@ static void folder_writer_free(qr_folder_writer *writer) {
 
 /* Whether what follows the folder's name says that this is the folder of a writer whose process is gone. */
 static bool is_of_dead_writer(const char *rest) {
-    const size_t length = sizeof QR_PARTIAL_SUFFIX - 1;
-    if (strncmp(rest, QR_PARTIAL_SUFFIX, length) != 0 || strspn(rest + length, "0123456789") != strlen(rest + length)) {
-        return false;
-    }
-    const long pid = strtol(rest + length, NULL, 10);
-    return pid == (long)getpid() || (pid > 0 && pid <= INT_MAX && kill((pid_t)pid, 0) != 0 && errno == ESRCH);
+    const long writer = qr_file_partial_writer(rest);
+    return writer > 0 && (writer == (long)getpid() || qr_process_is_gone(writer));
 }
 
 /* The process alone would not say it of one in another container, and the lock alone not on a file system without. */

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,12 +81,7 @@ static bool is_own_name(const char *name) {
 /* A name under which a program that does not run any more was writing. */
 static bool is_abandoned_partial(const char *name) {
     const size_t n = own_name_bytes(name);
-    if (n == 0 || strncmp(name + n, QR_PARTIAL_SUFFIX, sizeof QR_PARTIAL_SUFFIX - 1) != 0) { return false; }
-    char *end;
-    const char *digits = name + n + sizeof QR_PARTIAL_SUFFIX - 1;
-    errno = 0;
-    const long pid = strtol(digits, &end, 10);
-    return end > digits && *end == '\0' && errno == 0 && pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+    return n > 0 && qr_process_is_gone(qr_file_partial_writer(name + n));
 }
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
@@ -280,20 +274,19 @@ void qr_page_files_write(qr_page_files *files, const qr_kv_page_name *name, cons
     name_file(name, file_name);
     (void)snprintf(partial, sizeof partial, "%s" QR_PARTIAL_SUFFIX "%ld", file_name, (long)getpid());
     fill_header(files, name, memory, &header);
-    const int file = openat(files->folder, partial, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    const int file = qr_file_create_partial(files->folder, partial, 0600);
     if (file < 0) {
-        if (errno != EEXIST) { stop_writing(files, "write"); } /* another session writes it just now */
+        if (errno != EBUSY) { stop_writing(files, "write"); } /* another session writes it just now */
         return;
     }
     const bool written = write_whole(file, &header, sizeof header) && write_whole(file, memory, files->page_bytes);
     if (!written) { stop_writing(files, "write"); }
-    if (close(file) != 0 && written) {
-        stop_writing(files, "write");
-    } else if (written && renameat(files->folder, partial, files->folder, file_name) == 0) {
+    if (written && renameat(files->folder, partial, files->folder, file_name) == 0) {
         files->held_bytes += n_bytes;
-        return;
+    } else {
+        (void)unlinkat(files->folder, partial, 0);
     }
-    (void)unlinkat(files->folder, partial, 0);
+    close(file); /* which has held the name; what it may say, the page's sum says when it is read */
 }
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */

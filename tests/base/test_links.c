@@ -211,6 +211,14 @@ static void test_a_folder_appears_without_the_mark(void) {
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
+static void check_says(const char *path, const char *expected) {
+    char *text = NULL;
+    size_t n_bytes;
+    CHECK(qr_file_read(path, 100, &text, &n_bytes, NULL) == QRUN_OK);
+    CHECK_STR(text, expected);
+    qr_free(text);
+}
+
 static void test_a_partial_file_is_never_opened_through_a_link(void) {
     const temporary_folder folder = temporary_create();
     qr_error err = {0};
@@ -218,11 +226,7 @@ static void test_a_partial_file_is_never_opened_through_a_link(void) {
     CHECK(symlink("victim", partial(&folder, "out")) == 0);
     CHECK(qr_file_write(in(&folder, "out"), "new", 3, &err) == QRUN_ERROR_IO);
     CHECK_MSG(strstr(err.message, "is in the way") != NULL, "%s", err.message);
-    char *text = NULL;
-    size_t n_bytes;
-    CHECK(qr_file_read(in(&folder, "victim"), 16, &text, &n_bytes, NULL) == QRUN_OK);
-    CHECK_STR(text, "kept");
-    qr_free(text);
+    check_says(in(&folder, "victim"), "kept");
     CHECK(unlink(partial(&folder, "out")) == 0);
     CHECK(symlink("nothing", partial(&folder, "out")) == 0);
     CHECK(qr_file_write(in(&folder, "out"), "new", 3, NULL) == QRUN_ERROR_IO);
@@ -232,15 +236,30 @@ static void test_a_partial_file_is_never_opened_through_a_link(void) {
 
 static void test_a_partial_file_of_a_killed_program_makes_room(void) {
     const temporary_folder folder = temporary_create();
-    char *text = NULL;
-    size_t n_bytes;
     FILE *left = fopen(partial(&folder, "out"), "w");
     REQUIRE(left != NULL);
     CHECK(fputs("much longer than what is written", left) >= 0 && fclose(left) == 0);
     CHECK(qr_file_write(in(&folder, "out"), "new", 3, NULL) == QRUN_OK);
-    CHECK(qr_file_read(in(&folder, "out"), 100, &text, &n_bytes, NULL) == QRUN_OK);
-    CHECK_STR(text, "new");
-    qr_free(text);
+    check_says(in(&folder, "out"), "new");
+    temporary_remove(&folder);
+}
+
+/* Two threads, or programs that cannot see each other, one after the other at one file. */
+static void test_a_file_that_is_being_written_is_refused(void) {
+    const temporary_folder folder = temporary_create();
+    qr_file_writer first, second;
+    qr_error err = {0};
+    REQUIRE(qr_file_writer_open(&first, in(&folder, "out"), NULL) == QRUN_OK);
+    CHECK(qr_file_writer_write(&first, "whole", 5, NULL) == QRUN_OK);
+    CHECK_INT(qr_file_writer_open(&second, in(&folder, "out"), &err), QRUN_ERROR_BUSY);
+    CHECK_MSG(strstr(err.message, "out: is being written at the moment") != NULL, "%s", err.message);
+    CHECK(qr_file_writer_commit(&first, NULL) == QRUN_OK);
+    check_says(in(&folder, "out"), "whole");
+    CHECK(qr_file_writer_open(&second, in(&folder, "out"), NULL) == QRUN_OK);
+    CHECK(!qr_file_exists(partial(&folder, "other")) && qr_file_exists(partial(&folder, "out")));
+    qr_file_writer_abort(&second);
+    CHECK(!qr_file_exists(partial(&folder, "out")));
+    check_says(in(&folder, "out"), "whole");
     temporary_remove(&folder);
 }
 
@@ -303,6 +322,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_a_folder_appears_without_the_mark);
     CHECK_RUN(test_a_partial_file_is_never_opened_through_a_link);
     CHECK_RUN(test_a_partial_file_of_a_killed_program_makes_room);
+    CHECK_RUN(test_a_file_that_is_being_written_is_refused);
     CHECK_RUN(test_a_link_of_the_final_name_is_replaced);
     CHECK_RUN(test_only_files_are_read);
     return check_end();

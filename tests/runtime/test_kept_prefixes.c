@@ -362,6 +362,30 @@ static void test_the_folder_has_a_size(void) {
     temporary_remove(&folder);
 }
 
+/* A program that was killed while it wrote a page may have had this one's number, as the first one of a container. */
+static void test_what_a_killed_program_wrote_makes_room(void) {
+    static run_record records[N_REQUESTS];
+    const temporary_folder folder = temporary_create();
+    char first[700], left[800];
+    qrun_adapter *adapter;
+    qrun_model *model = open_case(&small, &adapter);
+    REQUIRE(model != NULL);
+    qrun_session_params params = params_of(&small, 4000);
+    params.cache_dir = folder.path;
+    (void)run_rounds(model, &params, NULL, 1, records);
+    const int n_all = count_files(folder.path, first, sizeof first);
+    const int64_t one = size_of(first);
+    snprintf(left, sizeof left, "%s" QR_PARTIAL_SUFFIX "%ld", first, (long)getpid());
+    const int partial = open(left, O_CREAT | O_WRONLY, 0600);
+    CHECK(partial >= 0 && close(partial) == 0 && unlink(first) == 0);
+    (void)run_rounds(model, &params, NULL, 1, records);
+    CHECK_INT(size_of(first), one);
+    CHECK_INT(size_of(left), -1);
+    CHECK_INT(count_files(folder.path, first, sizeof first), n_all);
+    qrun_model_destroy(model);
+    temporary_remove(&folder);
+}
+
 static void test_a_full_disk(void) {
     static run_record reference[N_REQUESTS], records[N_REQUESTS];
     const temporary_folder folder = temporary_create();
@@ -604,6 +628,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_other_models_formats_and_adapters);
     CHECK_RUN(test_damaged_files);
     CHECK_RUN(test_the_folder_has_a_size);
+    CHECK_RUN(test_what_a_killed_program_wrote_makes_room);
     CHECK_RUN(test_a_full_disk);
     CHECK_RUN(test_two_sessions_in_one_folder);
     CHECK_RUN(test_refusals);
