@@ -70,7 +70,7 @@ static void answer_model(request *r) {
     const char *base = r->e->params->model_name;
     cJSON *list = cJSON_CreateArray();
     if (strcmp(r->name, base) == 0) { add_model(list, base, NULL); }
-    for (int i = 0; i < n_adapters && list->child == NULL; i++) {
+    for (int i = 0; i < n_adapters && list != NULL && list->child == NULL; i++) {
         if (strcmp(r->name, adapters[i].name) == 0) { add_model(list, adapters[i].name, base); }
     }
     r->reply = cJSON_DetachItemFromArray(list, 0);

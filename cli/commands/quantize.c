@@ -6,6 +6,7 @@
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
 #include "cli/report/next_steps.h"
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/files.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
@@ -97,9 +98,8 @@ static int measure(const quantize_options *o, qrun_context *context, const text_
 }
 
 /* What was written, on the same text. */
-static int compare_written(const quantize_options *o, qrun_context *context, const text_buffer *text, int32_t n_tokens,
-                           qrun_difference *difference) {
-    qrun_error error = QRUN_ERROR_INIT;
+static qrun_status compare_written(const quantize_options *o, qrun_context *context, const text_buffer *text,
+                                   int32_t n_tokens, qrun_difference *difference, qrun_error *error) {
     qrun_model_params model = QRUN_MODEL_PARAMS_INIT, written = QRUN_MODEL_PARAMS_INIT;
     qrun_compare_params params = QRUN_COMPARE_PARAMS_INIT;
     model.path = o->quantize.path;
@@ -114,9 +114,9 @@ static int compare_written(const quantize_options *o, qrun_context *context, con
     params.text_bytes = text->size;
     params.max_tokens = n_tokens;
     params.progress = show_measured;
-    const qrun_status status = qrun_compare_outputs(context, &params, difference, &error);
+    const qrun_status status = qrun_compare_outputs(context, &params, difference, error);
     progress_clear();
-    return complain_unless_ok(status, &error);
+    return status;
 }
 
 static int name_columns(const qrun_mixed *mixed) {
@@ -129,6 +129,7 @@ static int name_columns(const qrun_mixed *mixed) {
     return columns;
 }
 
+/* written: NULL where what was written could not be compared. */
 static void print_table(const qrun_mixed *mixed, const qrun_mixed_info *info, const qrun_difference *written) {
     const qrun_mixed_matrix *matrix;
     const int columns = name_columns(mixed);
@@ -139,7 +140,9 @@ static void print_table(const qrun_mixed *mixed, const qrun_mixed_info *info, co
     }
     printf("%-*s  %10.3g  %+10.2g  %-7s %10s\n", columns, "all in nf4-dq", info->nf4_kl, info->nf4_loss - info->loss,
            "", size_text(info->least_bytes).text);
-    printf("%-*s  %10.3g  %10s  %-7s %10s\n", columns, "as written", written->mean_kl, "", "mixed",
+    char mean_kl[16] = "";
+    if (written != NULL) { (void)snprintf(mean_kl, sizeof mean_kl, "%.3g", written->mean_kl); }
+    printf("%-*s  %10s  %10s  %-7s %10s\n", columns, "as written", mean_kl, "", "mixed",
            size_text(info->weight_bytes).text);
     printf("measured on %d tokens, whose loss is %.4g; KL and loss in nats a token\n", (int)info->n_tokens, info->loss);
     printf("%d of %d are raised: the weights take %s of %s\n", (int)info->n_raised, (int)info->n_matrices,
@@ -195,13 +198,19 @@ static int report_mixed(const quantize_options *o, qrun_context *context, const 
                         const qrun_mixed *mixed) {
     qrun_mixed_info info = QRUN_MIXED_INFO_INIT;
     qrun_difference written = QRUN_DIFFERENCE_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
     if (o->json) {
         printf("%s\n", qrun_mixed_json(mixed));
         return EXIT_OK;
     }
     (void)qrun_mixed_get_info(mixed, &info, NULL);
-    RETURN_IF_FAILED(compare_written(o, context, text, info.n_tokens, &written));
-    print_table(mixed, &info, &written);
+    const qrun_status status = compare_written(o, context, text, info.n_tokens, &written, &error);
+    print_table(mixed, &info, status == QRUN_OK ? &written : NULL);
+    if (status == QRUN_OK) { return EXIT_OK; }
+    if (status != QRUN_ERROR_UNSUPPORTED && status != QRUN_ERROR_MEMORY) { return complain_error(&error); }
+    char why_not[API_NAMES_TEXT_BYTES];
+    (void)api_names_to_options(error.message, why_not);
+    notify("what was written could not be compared with the model: %s", why_not);
     return EXIT_OK;
 }
 

@@ -74,6 +74,7 @@ static int scan_partial(answer_file *file, off_t *whole_bytes) {
     int64_t line_number = 0, expected_sample = 0;
     int code = EXIT_OK;
     *whole_bytes = 0;
+    errno = 0;
     while ((length = getline(&line, &capacity, file->stream)) > 0 && line[length - 1] == '\n') {
         partial_line read;
         offset += length;
@@ -90,6 +91,7 @@ static int scan_partial(answer_file *file, off_t *whole_bytes) {
         file->n_done_failed += read.failed;
         *whole_bytes = offset;
     }
+    if (code == EXIT_OK && ferror(file->stream) != 0) { code = complain_io("read", file->partial_path.data); }
     free(line);
     return code;
 }
@@ -219,10 +221,15 @@ static int resume_partial(answer_file *file, const text_buffer *job) {
     return EXIT_OK;
 }
 
-static int begin_job(answer_file *file, const text_buffer *job) {
-    RETURN_IF_FAILED(write_job(file, job)); /* first: a partial file without it could not be resumed */
-    const int code = open_stream(file, O_RDWR | O_CREAT | O_EXCL);
-    if (code != EXIT_OK) { unlink(file->job_path.data); }
+/* With the partial file, which is held first, so that no other program writes the job file. `flags` create it, or open
+ * an empty one, which a program left that was killed between these two steps. */
+static int begin_job(answer_file *file, const text_buffer *job, int flags) {
+    RETURN_IF_FAILED(open_stream(file, flags));
+    const int code = write_job(file, job);
+    if (code != EXIT_OK) {
+        unlink(file->partial_path.data);
+        file->aside = false;
+    }
     return code;
 }
 
@@ -283,19 +290,22 @@ static int resume(answer_file *file, const answer_file_options *options, const t
                   bool *already_whole) {
     struct stat info;
     const bool has_partial = lstat(file->partial_path.data, &info) == 0;
+    const bool is_empty = has_partial && S_ISREG(info.st_mode) && info.st_size == 0;
     const bool has_job = lstat(file->job_path.data, &info) == 0;
     if (!has_partial && target_exists && !(options->retry_errors && has_job)) {
         *already_whole = true;
         file->stream = NULL;
         return EXIT_OK;
     }
-    if (has_partial && target_exists && !options->force) { return complain_exists(file); }
+    const bool goes_on = options->retry_errors && has_job; /* the whole file is of this job */
+    if (has_partial && target_exists && !options->force && !goes_on) { return complain_exists(file); }
     file->replaces = options->force || target_exists; /* the whole file's answers are in the partial one then */
+    if (is_empty && !has_job) { return begin_job(file, job, O_RDWR); }
     if (options->retry_errors && (has_partial || target_exists)) {
         RETURN_IF_FAILED(begin_retry(file, job, has_partial));
         return resume_partial(file, job);
     }
-    return has_partial ? resume_partial(file, job) : begin_job(file, job);
+    return has_partial ? resume_partial(file, job) : begin_job(file, job, O_RDWR | O_CREAT | O_EXCL);
 }
 
 int answer_file_open(answer_file *file, const answer_file_options *options, const text_buffer *job,
@@ -320,7 +330,7 @@ int answer_file_open(answer_file *file, const answer_file_options *options, cons
     if (options->resume) { return resume(file, options, job, target_exists, already_whole); }
     if (lstat(file->partial_path.data, &partial) == 0) { return complain_left_over(file); }
     if (target_exists && !options->force) { return complain_exists(file); }
-    return begin_job(file, job);
+    return begin_job(file, job, O_RDWR | O_CREAT | O_EXCL);
 }
 
 /* ---- Writing and ending ------------------------------------------------------------------------------------------ */

@@ -136,12 +136,18 @@ static bool write_and_close(int descriptor, const text_buffer *content, bool syn
 
 int replace_own_file(const char *path, const text_buffer *content) {
     text_buffer aside = {0};
+    struct stat before;
     int code = EXIT_OK;
     text_format(&aside, "%s.qrun-partial-%ld", path, (long)getpid());
     const int descriptor = create_own(aside.data);
     if (descriptor < 0) {
         code = complain(EXIT_FILE, "cannot create '%s': %s", aside.data, own_problem(errno));
-    } else if (!write_and_close(descriptor, content, true) || rename(aside.data, path) != 0) {
+        text_free(&aside);
+        return code;
+    }
+    /* Who may read it stays as it was. */
+    if (stat(path, &before) == 0 && S_ISREG(before.st_mode)) { (void)fchmod(descriptor, before.st_mode & 0777); }
+    if (!write_and_close(descriptor, content, true) || rename(aside.data, path) != 0) {
         code = complain(EXIT_FILE, "cannot write '%s': %s", path, strerror(errno));
         unlink(aside.data);
     }

@@ -128,7 +128,7 @@ qrun_status qr_sockets_greet(const qr_launch *launch, const int *descriptors, in
 
 static qrun_status listen_at(joining *j, const struct sockaddr *address, socklen_t n_bytes, qr_error *err) {
     const int on = 1;
-    j->listener = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    j->listener = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (j->listener >= 0) { (void)setsockopt(j->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); }
     if (j->listener >= 0 && bind(j->listener, address, n_bytes) == 0 && listen(j->listener, QR_MAX_RANKS) == 0) {
         return QRUN_OK;
@@ -153,7 +153,7 @@ static qrun_status accept_ranks(joining *j, int32_t n, qr_error *err) {
                            "rank %d did not join in time (`collective_timeout`); is it running?", (int)missing);
         }
         const int made = accept4(j->listener, (struct sockaddr *)&address, &n_bytes, SOCK_CLOEXEC);
-        if (made < 0) { continue; }
+        if (made < 0) { continue; } /* a signal came, or who had connected has gone: the listener does not wait */
         set_limits(made, HELLO_SECONDS);
         const qrun_status status = qr_sockets_greet(j->launch, j->descriptors, j->listener, made, &rank, &port, err);
         if (rank < 0) {

@@ -426,7 +426,10 @@ static bool decode_alone(const qr_decoder *decoder, bool *fused, size_t begin, q
         case QR_DECODE_BYTE_LEVEL: {
             qr_buffer bytes = {0};
             decode_run run = {.err = NULL};
-            if (*fused || hold_token_bytes(&run, &bytes, text->data + begin, n_bytes) != QRUN_OK) { return false; }
+            if (*fused || hold_token_bytes(&run, &bytes, text->data + begin, n_bytes) != QRUN_OK) {
+                qr_buffer_free(&bytes);
+                return false;
+            }
             text->size = begin;
             qr_buffer_append(text, bytes.data, bytes.size);
             qr_buffer_free(&bytes);

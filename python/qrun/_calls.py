@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import Any, Callable, Generic, Optional, Tuple, TypeVar
+from contextlib import ExitStack
+from typing import Any, Callable, Generic, Optional, Sequence, Tuple, TypeVar
+
+from ._native import Handle
 
 Result = TypeVar("Result")
 Progress = Callable[[int, int], Any]
@@ -39,9 +42,12 @@ class LongCall(Generic[Result]):
                 pass
         return self.goes_on
 
-    def _run(self, work: Callable[[], Result]) -> None:
+    def _run(self, work: Callable[[], Result], handles: Sequence[Handle]) -> None:
         try:
-            self._result = work()
+            with ExitStack() as lent:
+                for handle in handles:
+                    lent.enter_context(handle)
+                self._result = work()
         except BaseException as outcome:  # raised again in the caller's thread
             self._outcome = outcome
         self._mail.put(None)
@@ -57,17 +63,26 @@ class LongCall(Generic[Result]):
                 told()
             done.set()
 
-    def run(self, work: Callable[[], Result]) -> Result:
-        thread = threading.Thread(target=self._run, args=(work,), name="qrun-call")
-        thread.start()
-        while thread.is_alive():
-            try:
-                self._serve()
-            except BaseException as failure:  # the caller's
-                if self._failure is None:
-                    self._failure = failure
-                    self._cancel()
-        thread.join()
+    def _end(self, failure: BaseException) -> None:
+        if self._failure is None:
+            self._failure = failure
+            self._cancel()
+
+    def run(self, work: Callable[[], Result], *handles: Handle) -> Result:
+        """What `work` returns. The handles are lent to its thread, so they are not released before it ends, wherever
+        a Ctrl-C comes."""
+        thread = threading.Thread(target=self._run, args=(work, handles), name="qrun-call")
+        try:
+            thread.start()
+            while thread.is_alive():
+                try:
+                    self._serve()
+                except BaseException as failure:  # the caller's
+                    self._end(failure)
+            thread.join()
+        except BaseException as failure:  # between these lines; the thread ends by itself
+            self._end(failure)
+            raise
         if self._failure is not None:
             raise self._failure
         if self._outcome is not None:

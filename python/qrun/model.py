@@ -82,7 +82,8 @@ class Model:
               asker: str) -> None:
         self._session_params = session_params
         self._session: Optional[Session] = None
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the session, and of which adapters there are
+        self._adapters_lock = threading.Lock()  # one thread at a time opens and closes adapters
         self._adapters: Dict[str, int] = {}
         self._context = make_context(options)
         refuse_unknown(options, asker)
@@ -94,7 +95,7 @@ class Model:
         params.progress = _api.ProgressFn(on_progress)
         with self._context as context:
             self._handle = long_call.run(lambda: make("model", "qrun_model_open", "qrun_model_destroy",
-                                                      (context, byref(params)), self._context))
+                                                      (context, byref(params)), self._context), self._context)
         self._tokenizer = lent_tokenizer(self._handle)
 
     # ---- What it is ----
@@ -143,17 +144,18 @@ class Model:
     def load_adapter(self, path: Path, name: Optional[str] = None) -> str:
         """Opens a PEFT LoRA folder, unmerged; returns its name (by default, that of the folder)."""
         adapter = c_void_p()
-        with self._handle as model:
+        with self._adapters_lock, self._handle as model:
             call("qrun_adapter_open", model, encoded(path), None if name is None else encoded(name), byref(adapter))
             chosen: str = library().qrun_adapter_name(adapter).decode()
-        self._adapters[chosen] = adapter.value or 0
+            with self._lock:
+                self._adapters[chosen] = adapter.value or 0
         return chosen
 
     def unload_adapter(self, name: str) -> None:
         """Closes an adapter. BusyError while requests run."""
-        if name not in self._adapters:
-            raise ArgumentError(f"`adapter` {name!r} is not loaded")
-        with self._lock:
+        with self._adapters_lock, self._lock:
+            if name not in self._adapters:
+                raise ArgumentError(f"`adapter` {name!r} is not loaded")
             if self._session is not None and self._session.is_idle:
                 self._session.close()
                 self._session = None
@@ -164,16 +166,17 @@ class Model:
     # ---- Generating ----
 
     def _current_session(self) -> Session:
-        with self._lock:
-            if self._session is None or self._session.failure is not None:
-                self._session = Session(self._handle, self._session_params)
-            return self._session
+        """The caller holds the lock."""
+        if self._session is None or self._session.failure is not None:
+            self._session = Session(self._handle, self._session_params)
+        return self._session
 
     def _start(self, request: Request, options: Mapping[str, Any], growing: Growing,
                default_max_tokens: int = DEFAULT_MAX_TOKENS) -> Flight:
-        prepared = prepare(self._handle, self._adapters, request, options, default_max_tokens)
-        flight = Flight(self._current_session(), growing)
-        flight.session.submit(flight, prepared.params, prepared.json)
+        with self._lock:  # until the session has the request, its adapter must not be closed
+            prepared = prepare(self._handle, self._adapters, request, options, default_max_tokens)
+            flight = Flight(self._current_session(), growing)
+            flight.session.submit(flight, prepared.params, prepared.json)
         return flight
 
     @overload

@@ -69,6 +69,7 @@ class Trainer:
         try:
             with self._model._handle as opened:
                 self._handle: Handle = self._long(
+                    self._model._handle,
                     lambda: make("trainer", "qrun_trainer_create", "qrun_trainer_destroy", (opened, byref(params)),
                                  self._model._handle))
         except BaseException:
@@ -93,28 +94,29 @@ class Trainer:
         else:
             self._call.tell(lambda: listener(told))
 
-    def _long(self, work: Callable[[], Result], cancel: Callable[[], Any] = lambda: None,
+    def _long(self, handle: Handle, work: Callable[[], Result], cancel: Callable[[], Any] = lambda: None,
               to_tell: Optional[List[Callable[[], Any]]] = None) -> Result:
         if self._call is not None:
             raise BusyError("the trainer is in a call already; a listener may use what it is told, `info` and `cancel`")
         self._call, self._to_tell = LongCall[Result](cancel), to_tell
         long_call = self._call
         try:
-            return long_call.run(work)
+            return long_call.run(work, handle)
         finally:
             self._call = None
 
     def _use(self, work: Callable[[Any], Result]) -> Result:
         """A long call that Ctrl-C and exceptions of the listeners end."""
         with self._handle as trainer:
-            return self._long(lambda: work(trainer), lambda: library().qrun_trainer_cancel(trainer))
+            return self._long(self._handle, lambda: work(trainer), lambda: library().qrun_trainer_cancel(trainer))
 
     def _take(self, work: Callable[[Any], Result]) -> Result:
         """One step or evaluation, which is over when it is told of: an exception of its listener has nothing to end. So
         its listener is told afterwards."""
         to_tell: List[Callable[[], Any]] = []
         with self._handle as trainer:
-            result = self._long(lambda: work(trainer), lambda: library().qrun_trainer_cancel(trainer), to_tell)
+            result = self._long(self._handle, lambda: work(trainer),
+                                lambda: library().qrun_trainer_cancel(trainer), to_tell)
         for tell in to_tell:
             tell()
         return result

@@ -150,7 +150,11 @@ static qr_dtype buffer_dtype(const qrun_model *model, qr_tensor_role role) {
     return role == QR_ROLE_CHOICE_BIAS ? QR_DTYPE_F32 : model->act_dtype;
 }
 
-/* What no training changes, and the old folder is not read for. */
+/* What no training changes, of each layer. */
+static const qr_tensor_role buffer_roles[] = {QR_ROLE_LAYER_SCALAR, QR_ROLE_CHOICE_BIAS, QR_ROLE_XIELU_BETA,
+                                              QR_ROLE_XIELU_EPS};
+
+/* The old folder is not read for it. */
 static void spec_buffer(export_job *job, qr_tensor_role role, int64_t layer) {
     const qrun_model *model = job->parameters->model;
     const qr_norm *buffer = qr_norm_of_layer(&model->layers[layer], role);
@@ -170,10 +174,7 @@ static void spec_buffer(export_job *job, qr_tensor_role role, int64_t layer) {
 static void spec_buffers(export_job *job) {
     job->n_named = job->n_outputs;
     for (int64_t l = 0; !job->keeps_others && l < job->parameters->model->shape.n_layers; l++) {
-        spec_buffer(job, QR_ROLE_LAYER_SCALAR, l);
-        spec_buffer(job, QR_ROLE_CHOICE_BIAS, l);
-        spec_buffer(job, QR_ROLE_XIELU_BETA, l);
-        spec_buffer(job, QR_ROLE_XIELU_EPS, l);
+        for (size_t i = 0; i < QR_COUNT_OF(buffer_roles); i++) { spec_buffer(job, buffer_roles[i], l); }
     }
 }
 
@@ -190,7 +191,8 @@ static qrun_status list_tensors(export_job *job, qr_error *err) {
     const qr_parameters *p = job->parameters;
     QR_RETURN_IF_ERROR(open_source(job, err));
     const size_t n_sources = job->keeps_others ? qr_safetensors_count(job->source) : 0;
-    const size_t most_named = (size_t)(p->n + 2 * p->model->shape.n_layers), most = most_named + n_sources;
+    const size_t n_buffers = QR_COUNT_OF(buffer_roles) * (size_t)p->model->shape.n_layers;
+    const size_t most_named = (size_t)p->n + n_buffers, most = most_named + n_sources;
     job->names = qr_alloc_array(most_named, sizeof *job->names);
     job->outputs = qr_alloc_array(most_named, sizeof *job->outputs);
     job->buffers = qr_alloc_array(most_named, sizeof *job->buffers);

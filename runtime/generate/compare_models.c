@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "runtime/generate/scored_text.h"
+#include "runtime/model/vocabulary.h"
 #include "runtime/sampling/penalties.h"
 
 enum { DEFAULT_TOKENS = 256, STEP_TOKENS = 128 };
@@ -111,6 +112,7 @@ static qrun_status make_ids(compare_state *state, const qrun_model *model, qr_er
         state->ids[i] = model->tokenizer != NULL
                             ? tokens.ids[i]
                             : (int32_t)(qr_random_uniform(0, 0, (uint64_t)i) * (double)state->vocab);
+        QR_TRY(qr_token_id_check(model, state->ids[i], i, "text", err));
     }
 out:
     qr_tokens_free(&tokens);

@@ -94,6 +94,7 @@ static qrun_status eval_ids(qrun_session *session, id_list *list, const qrun_eva
     for (int64_t i = 0; i < list->n; i++) {
         QR_RETURN_IF_ERROR(qr_token_id_check(session->model, list->ids[i], (int64_t)i, "text", err));
     }
+    if (list->bos >= 0) { QR_RETURN_IF_ERROR(qr_token_id_check(session->model, list->bos, 0, "text", err)); }
     QR_RETURN_IF_ERROR(qr_scored_text_begin(session, err));
     qrun_status status;
     list->scratch = qr_alloc_array((size_t)list->piece_tokens, sizeof *list->scratch);

@@ -12,9 +12,13 @@ static double mass_of(const double *weights, qr_id_range range) {
     return mass;
 }
 
+/* A share may be too small for a number, and is nothing then. */
 static double entropy_of(const double *weights, qr_id_range range, double mass) {
     double entropy = 0;
-    for (int64_t i = range.first; i < range.end; i++) { entropy -= weights[i] / mass * log(weights[i] / mass); }
+    for (int64_t i = range.first; i < range.end; i++) {
+        const double share = weights[i] / mass;
+        if (share > 0) { entropy -= share * log(share); }
+    }
     return entropy;
 }
 

@@ -201,7 +201,8 @@ static void try_size(search *s, set_size set, const char *field, int64_t low, in
 static void try_sizes(search *s) {
     const qr_train_settings *settings = &s->trainer->settings;
     if (settings->batching == QR_BATCH_GROUP) {
-        const int64_t longest = qr_max(qr_dataset_get_info(s->trainer->dataset)->longest_tokens, 2);
+        const qr_dataset *dataset = s->trainer->dataset; /* a plan alone has none */
+        const int64_t longest = dataset != NULL ? qr_max(qr_dataset_get_info(dataset)->longest_tokens, 2) : 2;
         try_size(s, set_tokens, "batch_tokens", longest, settings->batch_tokens, 1);
         return;
     }

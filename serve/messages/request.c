@@ -77,6 +77,7 @@ static bool take_references(const turn *t, cJSON *content) {
             if (!chat_is(chat_get(tool, "name"), name->valuestring)) { continue; }
             cJSON_DeleteItemFromObjectCaseSensitive((cJSON *)tool, "defer_loading");
         }
+        cJSON_DeleteItemFromObjectCaseSensitive(part, "text");
         serve_text said = {0};
         serve_text_add_format(&said, "The tool %s can be called now.\n", name->valuestring);
         const bool added = !said.failed && cJSON_SetValuestring(type, "text") != NULL &&

@@ -89,12 +89,15 @@ static size_t find_end(const answer_parser *p, const char *mark, bool is_last) {
 }
 
 /* Whether an end marker of the call came since this was asked last: so what is pending is not read again each time. */
-static bool sees_end(answer_parser *p) {
-    const char *mark = call_marks[p->mark].end;
-    const size_t n = strlen(mark), first = p->n_searched < n ? 0 : p->n_searched - n + 1;
-    const cursor added = {p->pending.data + first, p->pending.data + p->pending.size};
+static bool sees_end(answer_parser *p, const char *const *marks, int n_marks) {
+    bool found = false;
+    for (int i = 0; i < n_marks && !found; i++) {
+        const size_t n = strlen(marks[i]), first = p->n_searched < n ? 0 : p->n_searched - n + 1;
+        const cursor added = {p->pending.data + first, p->pending.data + p->pending.size};
+        found = first < p->pending.size && cursor_find(&added, marks[i]) != NULL;
+    }
     p->n_searched = p->pending.size;
-    return first < p->pending.size && cursor_find(&added, mark) != NULL;
+    return found;
 }
 
 /* Calls were read from a text, or none were. True: some. */
@@ -211,7 +214,7 @@ static bool step_thought(answer_parser *p, bool is_last, answer_delta *delta) {
 }
 
 static bool step_call(answer_parser *p, bool is_last, answer_delta *delta) {
-    const bool may_end = p->state == PARSER_CALL && (is_last || sees_end(p));
+    const bool may_end = p->state == PARSER_CALL && (is_last || sees_end(p, &call_marks[p->mark].end, 1));
     const size_t end = may_end ? find_end(p, call_marks[p->mark].end, is_last) : SIZE_MAX;
     if (end != SIZE_MAX) {
         const size_t n_end = strlen(call_marks[p->mark].end);
@@ -264,6 +267,7 @@ static void begin_message(answer_parser *p, size_t n_header) {
     p->message = kind_of_message(p);
     p->separates = p->message == MESSAGE_THOUGHT ? p->has_thought : p->has_text;
     p->state = PARSER_MESSAGE;
+    p->n_searched = 0;
     p->n_messages++;
 }
 
@@ -314,17 +318,18 @@ static void give_call(answer_parser *p, size_t n_bytes, answer_delta *delta) {
 static bool step_message(answer_parser *p, bool is_last, answer_delta *delta) {
     size_t end = SIZE_MAX, n_held = 0;
     int mark = -1;
+    const bool is_call = p->message == MESSAGE_CALL;
+    if (is_call && !is_last && !sees_end(p, message_ends, N_MESSAGE_ENDS)) { return false; }
     for (int i = 0; i < N_MESSAGE_ENDS; i++) {
-        const size_t at =
-            p->message == MESSAGE_CALL ? find_end(p, message_ends[i], is_last) : find(&p->pending, message_ends[i]);
+        const size_t at = is_call ? find_end(p, message_ends[i], is_last) : find(&p->pending, message_ends[i]);
         const size_t n = partial_bytes(&p->pending, message_ends[i]);
         if (at < end) { end = at, mark = i; }
         n_held = n > n_held ? n : n_held;
     }
     const bool is_over = mark >= 0 || is_last;
-    if (p->message == MESSAGE_CALL && !is_over) { return false; }
+    if (is_call && !is_over) { return false; }
     const size_t n_body = mark >= 0 ? end : p->pending.size - (is_last ? 0 : n_held);
-    if (p->message == MESSAGE_CALL) {
+    if (is_call) {
         give_call(p, n_body, delta);
     } else {
         give_message(p, n_body, delta);

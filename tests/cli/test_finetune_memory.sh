@@ -66,6 +66,10 @@ expect_code 0
 expect_out "activation checkpointing: full"
 expect_out "in all"
 expect_true "the verdict is a line of its own" grep -qx 'fits: .* of .*' "$work/out"
+run finetune --shape "$QRUN_SOURCE/bench/shapes/llama-3.2-1b.json" --plan --batching group --batch-tokens 100000 \
+    --memory 4GiB
+expect_code 6
+expect_out "this would fit: --batch-tokens"
 run finetune --shape "$QRUN_SOURCE/bench/shapes/llama-3.1-8b.json" --plan --memory 1GiB
 expect_code 6
 expect_silent_err

@@ -249,7 +249,7 @@ if [ -w /dev/full ]; then
     expect_code 3
     expect_true "the full disk is said once" test "$(grep -c stdout err)" -eq 1
 fi
-: >alone.jsonl.partial
+head -1 whole.jsonl >alone.jsonl.partial
 run "$@" --output alone.jsonl --resume
 expect_code 3
 expect_one_error_line
@@ -348,14 +348,30 @@ canonical first.jsonl >first.txt
 canonical retry.out.jsonl >second.txt
 expect_true "the other is as it should have been" cmp -s first.txt second.txt
 sed '/^{"index":0,/s/.*/{"index":0,"error":"out of memory"}/' first.jsonl >retry.out.jsonl.partial
-run "$@" --resume --retry-errors
+run "$@" --resume
 expect_code 2
 expect_err "'retry.out.jsonl' is there already"
+run "$@" --resume --retry-errors # as after an interruption of it
+expect_code 1
+canonical retry.out.jsonl >second.txt
+expect_true "from a partial file beside it too" cmp -s first.txt second.txt
+sed '/^{"index":0,/s/.*/{"index":0,"error":"out of memory"}/' first.jsonl >retry.out.jsonl.partial
 rm retry.out.jsonl
 run "$@" --resume --retry-errors
 expect_code 1
 canonical retry.out.jsonl >second.txt
 expect_true "from a partial file too" cmp -s first.txt second.txt
+# Killed after the partial file was made, and before the job file was.
+rm -f retry.out.jsonl*
+: >retry.out.jsonl.partial
+run "$@"
+expect_code 2
+expect_err "add --resume to continue it"
+run "$@" --resume
+expect_code 1
+canonical retry.out.jsonl >second.txt
+expect_true "from an empty partial file" cmp -s first.txt second.txt
+expect_true "with its job file" test -f retry.out.jsonl.partial.job
 run generate --model "$model" --prompts retry.jsonl --output x.jsonl --retry-errors
 expect_code 2
 expect_err "--retry-errors needs --resume"

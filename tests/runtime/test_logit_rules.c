@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "loaders/files/json.h"
+#include "runtime/sampling/cutoffs.h"
 #include "runtime/sampling/penalties.h"
 #include "session_run.h"
 #include "temporary.h"
@@ -149,6 +150,18 @@ static void test_cutoffs(void) {
         check_cutoffs(e);
     }
     CHECK_INT(n, 12);
+}
+
+/* The smallest number there is, as a share of two, is none. Its logarithm must not spoil the entropy. */
+static void test_shares_too_small_for_a_number(void) {
+    static const double weights[] = {1, 1, 0x1p-1074};
+    qr_generation_rules typical = QR_GENERATION_RULES_INIT, eta = QR_GENERATION_RULES_INIT;
+    typical.typical_p = 0.5;
+    qr_id_range range = qr_cutoffs_apply(&typical, weights, 3);
+    CHECK(range.first == 0 && range.end == 2);
+    eta.eta_cutoff = 0.9; /* sqrt(0.9) · exp(−log 2) is less: 0.47 */
+    range = qr_cutoffs_apply(&eta, weights, 3);
+    CHECK(range.first == 0 && range.end == 2);
 }
 
 /* ---- Whole answers ----------------------------------------------------------------------------------------------- */
@@ -537,6 +550,7 @@ int main(int argc, char **argv) {
     read_texts();
     CHECK_RUN(test_rows);
     CHECK_RUN(test_cutoffs);
+    CHECK_RUN(test_shares_too_small_for_a_number);
     CHECK_RUN(test_answers);
     CHECK_RUN(test_min_tokens_as_in_transformers);
     CHECK_RUN(test_stop_token_ids);

@@ -103,6 +103,17 @@ static void check_prompt_is_refused(qrun_model *model) {
     CHECK_MSG(strstr(error.message, "\"<fox>\" (2048)") != NULL, "%s", error.message);
 }
 
+/* Of a folder with itself, with an adapter or none. */
+static qrun_status compare(const char *adapter, qrun_difference *difference, qrun_error *error) {
+    static const char text[] = "The <fox> is here.";
+    qrun_model_params model = QRUN_MODEL_PARAMS_INIT;
+    qrun_compare_params params = QRUN_COMPARE_PARAMS_INIT;
+    model.path = trainer_path("model");
+    params.model = params.other = &model, params.adapter = params.other_adapter = adapter;
+    params.text = text, params.text_bytes = strlen(text);
+    return qrun_compare_outputs(trainer_context, &params, difference, error);
+}
+
 /* A run with the tables beside LoRA, or of everything, in the memory that was planned. */
 static void train(qrun_model *model, const qrun_train_params *params, int64_t last, double *losses) {
     qrun_error error = QRUN_ERROR_INIT;
@@ -139,6 +150,10 @@ static void test_tokens_without_a_row_are_refused(void) {
     expect_refused(model, &params, QRUN_ERROR_MEMORY, "needs");
     check_prompt_is_refused(model);
     qrun_model_destroy(model);
+    qrun_difference difference = QRUN_DIFFERENCE_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_INT(compare(NULL, &difference, &error), QRUN_ERROR_INPUT);
+    CHECK_MSG(strstr(error.message, "the text has the token \"<fox>\" (2048)") != NULL, "%s", error.message);
 }
 
 /* Examples without new tokens leave the tables as they are, so that adapters stay as small and as portable. */
@@ -218,6 +233,10 @@ static void test_tables_beside_lora(void) {
     CHECK(trainer_adapters_are_equal(trainer_path("whole"), trainer_path("stopped")));
     check_unseen_row(trainer_path("whole"));
     check_is_served(trainer_path("model"), trainer_path("whole"));
+    qrun_difference difference = QRUN_DIFFERENCE_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_MSG(compare(trainer_path("whole"), &difference, &error) == QRUN_OK, "%s", error.message);
+    CHECK(difference.n_tokens > 3 && difference.max_logit_difference == 0 && difference.n_same_greedy > 3);
 }
 
 static void test_an_adapter_needs_its_tokens(void) {
