@@ -15,11 +15,7 @@ static const int64_t MOST = INT32_MAX;
 qrun_status qr_require_int(const qr_gguf_reader *r, const char *key, int64_t high, int64_t *value) {
     const qr_gguf_key full = qr_gguf_arch_key(r->arch, key);
     if (!qr_gguf_has(r->file, full.text)) { return qr_gguf_fail_missing(r->file, full.text, r->err); }
-    if (qr_gguf_is_list(r->file, full.text)) {
-        return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED, "%s: %s is a list: layers of different sizes are not supported",
-                       qr_gguf_path(r->file), full.text);
-    }
-    return qr_gguf_get_int(r->file, full.text, 1, high, value, r->err);
+    return qr_gguf_get_arch_int(r->file, r->arch, key, 1, high, value, r->err);
 }
 
 qrun_status qr_read_layers(const qr_gguf_reader *r, const char *key, int64_t usual, int64_t **values) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/sizes.h"
 #include "loaders/files/suffix.h"
@@ -384,9 +385,34 @@ qr_gguf_key qr_gguf_arch_key(const qr_gguf_arch *arch, const char *key) {
     return full;
 }
 
+/* The number that all items of a list are. */
+static qrun_status read_equal_items(const qr_gguf *file, const char *key, int64_t low, int64_t high, int64_t *value,
+                                    qr_error *err) {
+    int64_t *list;
+    size_t n;
+    QR_RETURN_IF_ERROR(qr_gguf_get_ints(file, key, &list, &n, err));
+    const int64_t first = n > 0 ? list[0] : low - 1;
+    bool equal = true;
+    for (size_t i = 0; i < n; i++) { equal = equal && list[i] == first; }
+    qr_free(list);
+    if (!equal) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: %s is a list of different numbers: layers of different sizes are not supported",
+                       qr_gguf_path(file), key);
+    }
+    if (first < low || first > high) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: %s is a list of numbers outside %lld to %lld", qr_gguf_path(file),
+                       key, (long long)low, (long long)high);
+    }
+    *value = first;
+    return QRUN_OK;
+}
+
 qrun_status qr_gguf_get_arch_int(const qr_gguf *file, const qr_gguf_arch *arch, const char *key, int64_t low,
                                  int64_t high, int64_t *value, qr_error *err) {
-    return qr_gguf_get_int(file, qr_gguf_arch_key(arch, key).text, low, high, value, err);
+    const qr_gguf_key full = qr_gguf_arch_key(arch, key);
+    if (qr_gguf_is_list(file, full.text)) { return read_equal_items(file, full.text, low, high, value, err); }
+    return qr_gguf_get_int(file, full.text, low, high, value, err);
 }
 
 qrun_status qr_gguf_get_arch_double(const qr_gguf *file, const qr_gguf_arch *arch, const char *key, double low,

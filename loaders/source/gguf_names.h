@@ -65,7 +65,8 @@ typedef struct qr_gguf_arch {
 const qr_gguf_arch *qr_gguf_arch_of_model_type(const char *model_type, bool has_experts, bool has_spaces);
 qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr_error *err);
 
-/* A value of the architecture: the key is "<arch>.<key>". As qr_gguf_get_int and its like. */
+/* A value of the architecture: the key is "<arch>.<key>". As qr_gguf_get_int and its like; a list of equal numbers, one
+ * for each layer, is one number. */
 qrun_status qr_gguf_get_arch_int(const qr_gguf *file, const qr_gguf_arch *arch, const char *key, int64_t low,
                                  int64_t high, int64_t *value, qr_error *err);
 qrun_status qr_gguf_get_arch_double(const qr_gguf *file, const qr_gguf_arch *arch, const char *key, double low,

@@ -34,7 +34,7 @@ static inline bool qr_reads(const qr_gguf_reader *r, const char *key) {
 
 static inline bool qr_reads_arch(const qr_gguf_reader *r, const char *name) { return strcmp(r->arch->name, name) == 0; }
 
-/* One that a file must have, from 1 on, and not as a list. */
+/* One that a file must have, from 1 on. */
 qrun_status qr_require_int(const qr_gguf_reader *r, const char *key, int64_t high, int64_t *value);
 
 /* A number for each layer, [n_layers], the caller's to qr_free: a list, or the one number that all layers have, `usual`

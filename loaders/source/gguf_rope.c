@@ -8,8 +8,8 @@
 enum { MAX_FACTORS = 1 << 12 };
 static const int64_t MOST = INT32_MAX;
 
-/* The elements of a small F32 vector. */
-static qrun_status put_factors(const qr_gguf_reader *r, const char *key, const qr_gguf_tensor *tensor) {
+/* The elements of a small F32 vector, times a number. */
+static qrun_status put_factors(const qr_gguf_reader *r, const char *key, const qr_gguf_tensor *tensor, double times) {
     if (tensor->dtype != QR_DTYPE_F32 || tensor->n_dims != 1 || tensor->dims[0] > MAX_FACTORS) {
         return qr_fail(r->err, QRUN_ERROR_INPUT, "%s: tensor %.*s is not a small vector of F32", qr_gguf_path(r->file),
                        (int)tensor->name.n, tensor->name.bytes);
@@ -22,7 +22,7 @@ static qrun_status put_factors(const qr_gguf_reader *r, const char *key, const q
             return qr_fail(r->err, QRUN_ERROR_INPUT, "%s: tensor %.*s holds a factor that is not a positive number",
                            qr_gguf_path(r->file), (int)tensor->name.n, tensor->name.bytes);
         }
-        qr_json_put_double(r->out, NULL, (double)factor);
+        qr_json_put_double(r->out, NULL, (double)factor * times);
     }
     qr_json_put_end(r->out, ']');
     return QRUN_OK;
@@ -54,8 +54,8 @@ static qrun_status put_yarn(const qr_gguf_reader *r, double factor) {
 }
 
 /* llama.cpp keeps what Llama 3 derives from four numbers as one divider for each frequency, which is a LongRoPE with
- * the same dividers for every length. */
-static qrun_status put_dividers(const qr_gguf_reader *r, int64_t original) {
+ * the same dividers for every length. All are multiplied by `times`. */
+static qrun_status put_dividers(const qr_gguf_reader *r, int64_t original, double times) {
     const qr_gguf_tensor *freqs = qr_gguf_find_tensor(r->file, "rope_freqs.weight");
     const qr_gguf_tensor *factors_short = qr_gguf_find_tensor(r->file, "rope_factors_short.weight");
     const qr_gguf_tensor *factors_long = qr_gguf_find_tensor(r->file, "rope_factors_long.weight");
@@ -70,23 +70,39 @@ static qrun_status put_dividers(const qr_gguf_reader *r, int64_t original) {
     qr_json_put_double(r->out, "attention_factor", attn);
     qr_json_put_double(r->out, "factor", 1);
     if (has_both && original > 0) { qr_json_put_int(r->out, "original_max_position_embeddings", original); }
-    QR_RETURN_IF_ERROR(put_factors(r, "short_factor", has_both ? factors_short : freqs));
-    return put_factors(r, "long_factor", has_both ? factors_long : freqs);
+    QR_RETURN_IF_ERROR(put_factors(r, "short_factor", has_both ? factors_short : freqs, times));
+    return put_factors(r, "long_factor", has_both ? factors_long : freqs, times);
+}
+
+static bool has_dividers(const qr_gguf_reader *r) {
+    return qr_gguf_find_tensor(r->file, "rope_freqs.weight") != NULL ||
+           qr_gguf_find_tensor(r->file, "rope_factors_long.weight") != NULL;
+}
+
+/* llama.cpp takes a factor without a type as linear, and the key that old files have for one. 0 is none. */
+static qrun_status read_factor(const qr_gguf_reader *r, double *factor) {
+    *factor = 0;
+    const char *key = qr_reads(r, "rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear";
+    QR_RETURN_IF_ERROR(qr_read_double(r, key, factor));
+    if (*factor == 0) { *factor = 1; }
+    return QRUN_OK;
 }
 
 /* The members of the rotary parameters of full-attention layers. */
 static qrun_status put_rope_members(const qr_gguf_reader *r) {
-    qr_gguf_text type = {"none", 4};
-    double factor = 1, temperature = 0;
+    qr_gguf_text type = {"", 0};
+    double factor, temperature = 0;
     int64_t original = 0;
     QR_RETURN_IF_ERROR(qr_gguf_get_text(r->file, qr_gguf_arch_key(r->arch, "rope.scaling.type").text, &type, r->err));
-    QR_RETURN_IF_ERROR(qr_read_double(r, "rope.scaling.factor", &factor));
+    QR_RETURN_IF_ERROR(read_factor(r, &factor));
     QR_RETURN_IF_ERROR(qr_read_int(r, "rope.scaling.original_context_length", MOST, &original));
     QR_RETURN_IF_ERROR(qr_read_double(r, "attention.temperature_scale", &temperature));
     qr_json_put_double(r->out, "rope_theta", r->theta);
-    const bool is_yarn = qr_gguf_text_is(type, "yarn");
-    if (!is_yarn && !qr_gguf_text_is(type, "linear")) {
-        if (qr_gguf_text_is(type, "none") || qr_gguf_text_is(type, "longrope")) { return put_dividers(r, original); }
+    const bool is_yarn = qr_gguf_text_is(type, "yarn"), says_nothing = type.n == 0;
+    const bool is_linear = qr_gguf_text_is(type, "linear") || (says_nothing && factor != 1 && !has_dividers(r));
+    if (!is_yarn && !is_linear) {
+        if (says_nothing) { return put_dividers(r, original, factor); }
+        if (qr_gguf_text_is(type, "none") || qr_gguf_text_is(type, "longrope")) { return put_dividers(r, original, 1); }
         return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED, "%s: rotary scaling of type \"%.*s\" is not supported",
                        qr_gguf_path(r->file), (int)qr_min((int64_t)type.n, 40), type.bytes);
     }

@@ -316,6 +316,70 @@ static void test_refused_configs(void) {
     temporary_remove(&base);
 }
 
+/* As llama.cpp reads what old files say of rotary scaling, and lists that say one number. */
+static void test_other_ways_to_say_it(void) {
+    static const struct {
+        const char *key, *type;
+        float factor;
+        int32_t heads[2];
+        qr_rope_type rope;
+        const char *message; /* NULL: it is read */
+    } cases[] = {
+        {"rope.scaling.factor", "linear", 2, {2, 2}, QR_ROPE_LINEAR, NULL},
+        {"rope.scaling.factor", NULL, 2, {2, 2}, QR_ROPE_LINEAR, NULL},
+        {"rope.scale_linear", NULL, 2, {2, 2}, QR_ROPE_LINEAR, NULL},
+        {"rope.scale_linear", "linear", 2, {2, 2}, QR_ROPE_LINEAR, NULL},
+        {"rope.scaling.factor", NULL, 1, {2, 2}, QR_ROPE_DEFAULT, NULL},
+        {"rope.scaling.factor", NULL, 0, {2, 2}, QR_ROPE_DEFAULT, NULL},
+        {"rope.scaling.factor", "none", 2, {2, 2}, QR_ROPE_DEFAULT, NULL},
+        {"rope.scaling.factor", NULL, 1, {2, 1}, 0, "layers of different sizes are not supported"},
+        {"rope.scaling.factor", NULL, 1, {0, 0}, 0, "attention.head_count is a list of numbers outside 1 to 4096"},
+    };
+    static const char *const sizes[] = {"block_count", "embedding_length", "feed_forward_length", "context_length"};
+    const temporary_folder base = temporary_create();
+    const char *path = temporary_path(&base, "a.gguf");
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        char key[64];
+        const int64_t dims[2] = {8, 2};
+        const float zeros[16] = {0};
+        qr_gguf_writer w = {0};
+        qr_model_config config = {0};
+        qr_error err = {0};
+        qr_gguf_put_text(&w, "general.architecture", "llama", 5);
+        for (size_t k = 0; k < QR_COUNT_OF(sizes); k++) {
+            snprintf(key, sizeof key, "llama.%s", sizes[k]);
+            qr_gguf_put_u32(&w, key, k == 0 ? 2 : 8);
+        }
+        qr_gguf_put_list(&w, "llama.attention.head_count", QR_GGUF_I32, 2);
+        for (int l = 0; l < 2; l++) { qr_gguf_put_i32_item(&w, cases[i].heads[l]); }
+        snprintf(key, sizeof key, "llama.%s", cases[i].key);
+        qr_gguf_put_f32(&w, key, cases[i].factor);
+        if (cases[i].type != NULL) {
+            qr_gguf_put_text(&w, "llama.rope.scaling.type", cases[i].type, strlen(cases[i].type));
+        }
+        qr_gguf_put_f32(&w, "llama.attention.layer_norm_rms_epsilon", 1e-5F);
+        qr_gguf_add_tensor(&w, "token_embd.weight", QR_DTYPE_F32, 2, dims);
+        CHECK_MSG(qr_gguf_writer_begin(&w, path, &err) == QRUN_OK, "%s", err.message);
+        CHECK(qr_gguf_write(&w, zeros, sizeof zeros, &err) == QRUN_OK);
+        CHECK(qr_gguf_end_tensor(&w, &err) == QRUN_OK);
+        CHECK_MSG(qr_gguf_writer_commit(&w, &err) == QRUN_OK, "%s", err.message);
+        qr_gguf_writer_free(&w);
+        err = (qr_error){0};
+        const qrun_status status = qr_model_config_read(path, &config, &err);
+        if (cases[i].message != NULL) {
+            CHECK_MSG(status != QRUN_OK && strstr(err.message, cases[i].message) != NULL, "%s", err.message);
+        } else {
+            CHECK_MSG(status == QRUN_OK, "%s", err.message);
+            CHECK_MSG(config.n_heads == 2 && config.rope.type == cases[i].rope, "case %zu: %d", i,
+                      (int)config.rope.type);
+            CHECK(config.rope.type != QR_ROPE_LINEAR || config.rope.factor == 2);
+        }
+        qr_model_config_free(&config);
+        remove(path);
+    }
+    temporary_remove(&base);
+}
+
 /* A file that says an LFM2 model with experts of three layers, but for one value: a count, or heads of keys. */
 typedef struct conv_file {
     const char *key; /* NULL: the list alone is another */
@@ -659,6 +723,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_lists_of_another_type);
     CHECK_RUN(test_configs);
     CHECK_RUN(test_refused_configs);
+    CHECK_RUN(test_other_ways_to_say_it);
     CHECK_RUN(test_convolutions);
     CHECK_RUN(test_refused_families);
     CHECK_RUN(test_names_of_convolutions);
