@@ -162,9 +162,10 @@ static bool has_name(int descriptor, int folder, const char *name) {
 /* Removes a file that nobody holds; errno says why it stays. */
 static bool remove_unheld(int folder, const char *name) {
     struct stat info;
-    const int descriptor = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC; /* NFS locks what is open for writing */
+    const int descriptor = openat(folder, name, flags);
     if (descriptor < 0) {
-        errno = errno == ELOOP ? EEXIST : errno;
+        errno = errno == ELOOP || errno == EISDIR ? EEXIST : errno;
         return errno == ENOENT; /* it has gone meanwhile */
     }
     int code = EEXIST;

@@ -244,6 +244,7 @@ qrun_status qr_folder_remove_partials(const char *path, qr_error *err) {
 /* ---- Making and locking ------------------------------------------------------------------------------------------ */
 
 qrun_status qr_folder_create(const char *path, qr_error *err) {
+    if (path[0] == '\0') { return qr_fail(err, QRUN_ERROR_ARGUMENT, "the name of a folder to make is empty"); }
     char *copy = qr_strdup(path);
     if (copy == NULL) { return qr_fail_memory(err, path, strlen(path)); }
     qrun_status status = QRUN_OK;

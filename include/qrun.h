@@ -45,11 +45,13 @@
  *   Lifetimes  A context outlives its models and tokenizers, a model its sessions and adapters, an adapter every
  *              request that names it.
  *   Structs    Begin with struct_size; start from the _INIT macro. It tells the library which fields a program knows;
- *              until version 1.0 it must be this version's (QRUN_ERROR_ARGUMENT otherwise).
+ *              until version 1.0 it must be this version's (QRUN_ERROR_ARGUMENT otherwise, and for NULL in its place).
+ *              Objects, and pointers that results go to, are not checked for NULL.
  *   Threads    Different sessions may be used from different threads. On one session, qrun_session_submit,
  *              _submit_json, _cancel, _get_stats and _event_descriptor may be called from any thread at any time;
  *              stepping is for one thread at a time (a second one gets QRUN_ERROR_BUSY). Tokenizer and model getters
- *              are safe from any thread.
+ *              are safe from any thread. While a trainer is made, saved, exported or destroyed, no other thread
+ *              computes on its context.
  *   Text       UTF-8. Counts are int64_t or int32_t, sizes of text size_t, memory in bytes, times in seconds. */
 #ifndef QRUN_H
 #define QRUN_H

@@ -50,6 +50,7 @@ static qrun_status refuse_binary(const qr_dataset_source *source, qr_error *err)
         const char *start, *name;
     } kinds[] = {
         {"ARROW1", "is an Arrow file; write its rows as JSON Lines (datasets.Dataset.to_json in Python)"},
+        {"\xFF\xFF\xFF\xFF", "is an Arrow file; write its rows as JSON Lines (datasets.Dataset.to_json in Python)"},
         {"\x1F\x8B", "is compressed twice; unpack it once with gunzip"},
         {"\x28\xB5\x2F\xFD", "is compressed twice; unpack it once with unzstd"},
         {"\xFD"

@@ -249,6 +249,10 @@ static qrun_status choose_pages(const qrun_model *model, const qrun_session_para
                        "a pool of %lld tokens needs more than %d pages; give a smaller `kv_tokens`",
                        (long long)params->kv_tokens, MAX_PAGES);
     }
+    if (params->kv_tokens > 0 && sizes->n_pages < least) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`kv_tokens=%lld` is too small: the smallest pool is of %lld tokens",
+                       (long long)params->kv_tokens, (long long)qr_min(context, 2 * QR_KV_PAGE_TOKENS));
+    }
     if (sizes->n_pages < least || others > budget.bytes - sizes->n_pages * page_bytes) {
         sizes->n_pages = qr_max(least, params->kv_tokens > 0 ? sizes->n_pages : 0);
         return refuse_budget(model, sizes, plan, &budget, memory, sizes->n_pages * page_bytes, err);

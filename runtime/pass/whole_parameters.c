@@ -78,10 +78,12 @@ static qrun_status add_tensor(qr_parameters *p, const qr_module *module, const q
 }
 
 static qrun_status refuse_untrainable(const qrun_model *model, const qr_module *module, qr_error *err) {
+    char name[256];
+    (void)qr_family_tensor_name(model->family, model->prefix, module->role, module->layer, "", name, sizeof name);
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
                    "`full` changes every weight, and %s is held in %s; open the model as trainable, or train an "
                    "adapter on it",
-                   model->family->modules[module->role], qr_weight_format_name(module->matrix->desc.format));
+                   name, qr_weight_format_name(module->matrix->desc.format));
 }
 
 static qrun_status refuse_experts(const qr_family *family, qr_error *err) {

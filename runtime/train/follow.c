@@ -1,4 +1,5 @@
 /* The part of a run that ranks other than 0 have, and what all of them must have in common. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/buffer.h"
@@ -16,6 +17,10 @@ qrun_status qr_trainer_compare_ranks(qrun_trainer *trainer, qr_error *err) {
     qr_buffer_append_format(&text, ",\"qrun\":\"%s\",\"instructions\":\"%s %s\",\"step\":%lld,\"eval_examples\":%lld",
                             qrun_version(), backend->name, backend->isa, (long long)trainer->state.step,
                             (long long)trainer->eval_view.n);
+    if (trainer->eval_dataset != NULL && !s->load_best) { /* else it is in the fingerprint */
+        qr_buffer_append_format(&text, ",\"eval_data\":\"%016" PRIx64 "\"",
+                                qr_dataset_data_hash(trainer->eval_dataset));
+    }
     qr_buffer_append_format(&text, ",\"zero\":%d,\"load_best\":%s}", (int)s->zero, s->load_best ? "true" : "false");
     qrun_status status = qr_buffer_ok(&text) ? QRUN_OK : qr_fail_memory(err, "the settings", text.size);
     status = qr_ranks_agree(trainer->ranks, status, err);

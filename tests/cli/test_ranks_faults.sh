@@ -309,6 +309,12 @@ for launcher in $launchers; do
     expect_err "note: rank 1: $work/pages/rank-1-of-2: cannot write: File too large; no more K/V pages are kept there"
     expect_true "there is one note" test "$(grep -c "$work/pages" "$work/err")" -eq 1
 done
+head -3 "$work/train.jsonl" >"$work/eval-1.jsonl"
+tail -3 "$work/train.jsonl" >"$work/eval.jsonl"
+rm -rf "$work/apart"
+apart_fails "rank 1: runs something else than rank 0 (there): the data to evaluate on differ" sockets 2 1 true \
+    "--eval-data $work/eval-1.jsonl" "--eval-data $work/eval.jsonl" finetune $common --model "$model" \
+    --out "$work/apart"
 apart_fails "qrun: ranks 0 and 1 are at different places of the run; give all ranks the same options" sockets 2 1 true \
     "--adapter $work/none" "" generate --model "$model" --tensor-parallel 2 --prompt Once
 
