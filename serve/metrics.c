@@ -21,6 +21,7 @@ static void write_replicas(const endpoints *e, serve_text *out) {
 /* Names are vLLM's where they mean the same. */
 void metrics_write(const endpoints *e, serve_text *out) {
     const qrun_session_stats s = stats_of(e);
+    const double prompt_tokens = (double)(s.prompt_tokens + s.cached_prompt_tokens);
     const double pages = s.pages_total > 0 ? (double)s.pages_total : 1;
     const struct {
         const char *name, *type, *help;
@@ -36,8 +37,10 @@ void metrics_write(const endpoints *e, serve_text *out) {
         {"qrun:kv_pages_cached", "gauge", "K/V pages of earlier prompts that may be used again.",
          (double)s.pages_cached},
         {"vllm:num_preemptions_total", "counter", "Sequences that were preempted.", (double)s.n_preemptions},
-        {"vllm:prompt_tokens_total", "counter", "Prompt tokens computed.", (double)s.prompt_tokens},
+        {"vllm:prompt_tokens_total", "counter", "Prompt tokens, computed or found in the K/V cache.", prompt_tokens},
+        {"qrun:prompt_tokens_computed_total", "counter", "Prompt tokens computed.", (double)s.prompt_tokens},
         {"vllm:generation_tokens_total", "counter", "Tokens generated.", (double)s.completion_tokens},
+        {"vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked for in the K/V cache.", prompt_tokens},
         {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the K/V cache.",
          (double)s.cached_prompt_tokens},
         {"qrun:requests_finished_total", "counter", "Requests that are over.", (double)s.n_finished},
