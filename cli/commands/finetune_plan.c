@@ -256,8 +256,7 @@ static int show_one(const finetune_options *o, const engine *e, qrun_model_param
     return code;
 }
 
-/* ---- All of it ----------------------------------------------------------------------------------------------------
- */
+/* ---- All of it --------------------------------------------------------------------------------------------------- */
 
 int finetune_show_plan(const finetune_options *o, const engine *e) {
     text_buffer modules = {0};

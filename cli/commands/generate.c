@@ -298,7 +298,6 @@ static int end_job(const generate_options *o, const engine *e, job *j, int code)
     return code == EXIT_OK && n_failed > 0 ? EXIT_SOME_FAILED : code;
 }
 
-/* Before the model is loaded, which can take long: says at once that a file cannot be written, or is whole. */
 /* Under any name: --force would replace the requests by their answers. */
 static bool is_one_file(const char *a, const char *b) {
     struct stat one, other;
@@ -306,6 +305,7 @@ static bool is_one_file(const char *a, const char *b) {
            one.st_ino == other.st_ino;
 }
 
+/* Before the model is loaded, which can take long: says at once that a file cannot be written, or is whole. */
 static int open_output(const generate_options *o, const command_line *line, const request_texts *texts,
                        const request_file *requests, answer_file *output, bool *already_whole) {
     text_buffer identity = {0};

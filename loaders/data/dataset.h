@@ -113,7 +113,9 @@ typedef struct qr_dataset_options {
     bool preferences;         /* examples are pairs of a chosen and a rejected answer */
     bool skip_bad;            /* examples that cannot be used are counted and left out, instead of ending it all */
     const char *template_arguments; /* a JSON object for the chat template (enable_thinking, …), or NULL */
-    int64_t now; /* unix time for templates that write the date. Keep it with a run: other dates are other tokens */
+    /* What the clock on the wall shows in templates that write the date, in seconds since 1970 as if it hung in UTC. So
+     * it means the same in every time zone. Keep it with a run: other dates are other tokens. */
+    int64_t now;
     qr_threads *threads;                                                   /* NULL: the calling thread alone */
     bool (*progress)(void *user, int64_t done_bytes, int64_t total_bytes); /* false ends it; may be NULL */
     void *progress_user;

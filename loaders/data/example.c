@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/sizes.h"
@@ -55,12 +56,21 @@ out:
     return status;
 }
 
+/* The moment at which the clock on the wall shows this, which templates turn into local time again. */
+static int64_t moment_of(int64_t shown) {
+    const time_t seconds = (time_t)shown;
+    struct tm wall = {0};
+    if (gmtime_r(&seconds, &wall) == NULL) { return shown; }
+    wall.tm_isdst = -1;
+    return (int64_t)mktime(&wall);
+}
+
 qrun_status qr_example_encoder_create(const qr_dataset_options *options, const qr_tokenizer *tokenizer,
                                       const qr_chat_template *chat_template, qr_example_encoder *encoder,
                                       qr_error *err) {
     *encoder = (qr_example_encoder){.tokenizer = tokenizer,
                                     .chat_template = chat_template,
-                                    .now = options->now,
+                                    .now = moment_of(options->now),
                                     .seq_len = options->seq_len,
                                     .preferences = options->preferences};
     const char *arguments = options->template_arguments;
@@ -165,13 +175,18 @@ static qrun_status find_format(const qr_json *root, qr_dataset_format *format, p
         {{"input", "output"}, QR_DATASET_INPUT_OUTPUT},
         {{"text", NULL}, QR_DATASET_TEXT},
     };
-    for (size_t i = 0; i < QR_COUNT_OF(formats) && cJSON_IsObject(root); i++) {
-        *keys = formats[i].keys;
-        const bool fits =
-            qr_json_get(root, keys->first) != NULL && (keys->second == NULL || qr_json_get(root, keys->second) != NULL);
-        if (!fits) { continue; }
+    /* Rows of tables have every member, and null in those of other rows' formats. A row of nulls alone is told so. */
+    for (size_t i = 0; i < 2 * QR_COUNT_OF(formats) && cJSON_IsObject(root); i++) {
+        const size_t at = i % QR_COUNT_OF(formats);
+        *keys = formats[at].keys;
+        const qr_json *first = qr_json_get(root, keys->first);
+        const qr_json *second = keys->second != NULL ? qr_json_get(root, keys->second) : first;
+        const bool takes_null = i >= QR_COUNT_OF(formats);
+        if (takes_null ? first == NULL || second == NULL : qr_json_is_null(first) || qr_json_is_null(second)) {
+            continue;
+        }
         const bool is_chat = qr_json_get(qr_json_first(qr_json_get(root, keys->first)), "role") != NULL;
-        *format = formats[i].format;
+        *format = formats[at].format;
         if (*format == QR_DATASET_PROMPT_COMPLETION && is_chat) { *format = QR_DATASET_PROMPT_MESSAGES; }
         return QRUN_OK;
     }
@@ -256,6 +271,18 @@ static qrun_status end_turns(const qr_example_encoder *encoder, qr_encoded_examp
     return push_all(&example->tokens, &example->is_target, &(qr_tokens){(int32_t[]){eos_id}, 1, 1}, 1, err);
 }
 
+/* A table can have tools only as JSON in a text, as TRL reads it. *parsed: for qr_json_free. */
+static qrun_status read_tools(const qr_json **tools, qr_json **parsed, qr_error *err) {
+    *parsed = NULL;
+    if (!cJSON_IsString(*tools)) { return QRUN_OK; }
+    const char *text = (*tools)->valuestring;
+    *tools = NULL;
+    if (text[strspn(text, " \t\r\n")] == '\0') { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_json_parse_line(text, strlen(text), "the text in \"tools\"", parsed, err));
+    *tools = qr_json_is_null(*parsed) ? NULL : *parsed;
+    return QRUN_OK;
+}
+
 static qrun_status encode_conversation(const qr_example_encoder *encoder, const qr_messages_source *messages,
                                        const qr_json *tools, qr_encoded_example *example, qr_error *err) {
     if (encoder->chat_template == NULL) {
@@ -263,9 +290,13 @@ static qrun_status encode_conversation(const qr_example_encoder *encoder, const 
                        "the examples are messages, and the model has no chat template; "
                        "give them as prompt and completion, or put a chat_template.jinja into the model's folder");
     }
+    qr_json *parsed;
+    QR_RETURN_IF_ERROR(read_tools(&tools, &parsed, err));
     const qr_conversation conversation = {*messages, tools, encoder->template_arguments, encoder->now};
-    QR_RETURN_IF_ERROR(
-        qr_conversation_render(&conversation, encoder->chat_template, &example->marked, &example->notes, err));
+    const qrun_status status =
+        qr_conversation_render(&conversation, encoder->chat_template, &example->marked, &example->notes, err);
+    qr_json_free(parsed);
+    QR_RETURN_IF_ERROR(status);
     QR_RETURN_IF_ERROR(
         qr_marked_text_encode(&example->marked, encoder->tokenizer, &example->tokens, &example->is_target, err));
     return end_turns(encoder, example, err);
@@ -401,8 +432,7 @@ static qrun_status require_mask(const qr_encoded_example *example, qr_error *err
     return qr_fail_memory(err, "the mask of an example", example->tokens.n);
 }
 
-/* ---- members that are not read ------------------------------------------------------------------------------------
- */
+/* ---- members that are not read ----------------------------------------------------------------------------------- */
 
 static bool is_empty(const qr_json *value) {
     return qr_json_is_null(value) || (cJSON_IsString(value) && value->valuestring[0] == '\0') ||

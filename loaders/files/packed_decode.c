@@ -247,7 +247,7 @@ qrun_status qr_packed_weight_check_scales(const qr_packed_weight *packed, int64_
     return QRUN_OK;
 }
 
-/* ---- The interface ----------------------------------------------------------------------------------------------- */
+/* ---- Which one it is --------------------------------------------------------------------------------------------- */
 
 static bool is_of_columns(const qr_packed_weight *packed) {
     return packed->kind == QR_PACKING_GPTQ || packed->kind == QR_PACKING_AWQ;

@@ -126,8 +126,22 @@ static qrun_status read_key(const char *key, int64_t largest_id, int32_t *id, co
     return QRUN_OK;
 }
 
+/* Those that are no added tokens yet. Of two with one text the last has the flags, but special stays special. */
+static qrun_status load_named(qr_tokenizer *tokenizer, const qr_json *named, const char *what, qr_error *err) {
+    const size_t n_before = tokenizer->n_added;
+    int32_t new_id = first_new_id(tokenizer);
+    for (const qr_json *item = qr_json_first(named); item != NULL; item = item->next) {
+        const char *content = "";
+        QR_RETURN_IF_ERROR(qr_json_get_string(item, "content", &content, what, err));
+        const int32_t twin = qr_tokenizer_find_added(tokenizer, content, strlen(content));
+        if (twin >= 0 && (size_t)twin < n_before) { continue; }
+        QR_RETURN_IF_ERROR(load_one(tokenizer, item, new_id, &new_id, what, err));
+    }
+    return QRUN_OK;
+}
+
 qrun_status qr_tokenizer_load_added(qr_tokenizer *tokenizer, const qr_json *list, const qr_json *by_id,
-                                    const char *what, qr_error *err) {
+                                    const qr_json *named, bool raw_specials, const char *what, qr_error *err) {
     if (!qr_json_is_null(list) && !cJSON_IsArray(list)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: added_tokens is not a list", what);
     }
@@ -135,6 +149,7 @@ qrun_status qr_tokenizer_load_added(qr_tokenizer *tokenizer, const qr_json *list
     int64_t n_tokens = tokenizer->vocab.n_ids;
     measure(list, &n_bytes, &n_tokens);
     measure(by_id, &n_bytes, &n_tokens);
+    measure(named, &n_bytes, &n_tokens);
     const int64_t largest_id = 4 * n_tokens + 65536;
     int32_t id = 0, new_id = first_new_id(tokenizer);
     QR_RETURN_IF_ERROR(qr_trie_create(&tokenizer->added_contents, n_bytes, err));
@@ -146,6 +161,10 @@ qrun_status qr_tokenizer_load_added(qr_tokenizer *tokenizer, const qr_json *list
     for (const qr_json *item = qr_json_first(by_id); item != NULL; item = item->next) {
         QR_RETURN_IF_ERROR(read_key(item->string != NULL ? item->string : "", largest_id, &id, what, err));
         QR_RETURN_IF_ERROR(load_one(tokenizer, item, id, &new_id, what, err));
+    }
+    QR_RETURN_IF_ERROR(load_named(tokenizer, named, what, err));
+    for (size_t i = 0; i < tokenizer->n_added && raw_specials; i++) {
+        tokenizer->added[i].normalized = tokenizer->added[i].normalized && !tokenizer->added[i].special;
     }
     return map_ids(tokenizer, what, err);
 }

@@ -328,10 +328,24 @@ struct qr_tokenizer {
 /* tokenizer/model.c */
 qrun_status qr_tokenizer_load_model(qr_tokenizer *tokenizer, const qr_json *model, const char *what, qr_error *err);
 void qr_tokenizer_free_model(qr_tokenizer *tokenizer);
+/* tokenizer/folder_class.c */
+typedef struct qr_tokenizer_files {
+    const qr_json *config, *specials, *added, *model_config; /* tokenizer_config.json, special_tokens_map.json,
+                                                              * added_tokens.json, config.json; NULL: there is none */
+} qr_tokenizer_files;
+/* The class that the folder says and that counts for its model; "" where none does. */
+const char *qr_tokenizer_class_of(const qr_json *config, const qr_json *model_config);
+bool qr_tokenizer_class_is(const char *class, const char *wanted); /* with "Fast" at its end or without */
+/* A list like added_tokens, without ids, for qr_json_free: tokens that files beside tokenizer.json name as special, or
+ * add. */
+qrun_status qr_tokenizer_named_tokens(const qr_tokenizer_files *files, qr_json **list, qr_error *err);
+
 /* tokenizer/added.c: the list of tokenizer.json, then the added_tokens_decoder of tokenizer_config.json (an object by
- * id; NULL where there is none), which has the last word on a token's flags. */
+ * id; NULL where there is none), which has the last word on a token's flags, then those of `named` (NULL: none) that
+ * are no added tokens yet: their ids are the vocabulary's, or the next ones. With raw_specials, special tokens are
+ * looked for before normalisation, whatever their flags say. */
 qrun_status qr_tokenizer_load_added(qr_tokenizer *tokenizer, const qr_json *list, const qr_json *by_id,
-                                    const char *what, qr_error *err);
+                                    const qr_json *named, bool raw_specials, const char *what, qr_error *err);
 /* After the normalisers were loaded: the forms that are searched for. */
 qrun_status qr_tokenizer_index_added(qr_tokenizer *tokenizer, qr_error *err);
 int32_t qr_tokenizer_find_added(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes); /* index or −1 */

@@ -4,19 +4,28 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/sizes.h"
 #include "loaders/source/model_source.h"
 #include "loaders/tokenizer/internal.h"
 
 enum { MAX_FILE_BYTES = 512 << 20, MAX_CONFIG_BYTES = 64 << 20 };
 
-static qrun_status load(qr_tokenizer *tokenizer, const qr_json *root, const qr_json *config, const char *what,
+/* What other files of the folder say. */
+typedef struct folder_says {
+    const qr_json *config,
+        *named; /* tokenizer_config.json, and tokens as qr_tokenizer_load_added has them; NULL: none */
+    bool raw_specials;
+} folder_says;
+
+static qrun_status load(qr_tokenizer *tokenizer, const qr_json *root, const folder_says *says, const char *what,
                         qr_error *err) {
     if (!cJSON_IsObject(root)) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: not a JSON object", what); }
     QR_RETURN_IF_ERROR(qr_regex_context_create(&tokenizer->regex, err));
     QR_RETURN_IF_ERROR(qr_tokenizer_load_model(tokenizer, qr_json_get(root, "model"), what, err));
     QR_RETURN_IF_ERROR(qr_tokenizer_load_added(tokenizer, qr_json_get(root, "added_tokens"),
-                                               qr_json_get(config, "added_tokens_decoder"), what, err));
+                                               qr_json_get(says->config, "added_tokens_decoder"), says->named,
+                                               says->raw_specials, what, err));
     QR_RETURN_IF_ERROR(qr_tokenizer_load_components(tokenizer, root, what, err));
     QR_RETURN_IF_ERROR(qr_tokenizer_load_post_processor(tokenizer, qr_json_get(root, "post_processor"), what, err));
     QR_RETURN_IF_ERROR(qr_tokenizer_index_added(tokenizer, err));
@@ -24,14 +33,13 @@ static qrun_status load(qr_tokenizer *tokenizer, const qr_json *root, const qr_j
     return QRUN_OK;
 }
 
-/* config: the root of tokenizer_config.json, or NULL. */
-static qrun_status create(const qr_json *root, const qr_json *config, const char *what, qr_tokenizer **tokenizer,
+static qrun_status create(const qr_json *root, const folder_says *says, const char *what, qr_tokenizer **tokenizer,
                           qr_error *err) {
     *tokenizer = NULL;
     qr_tokenizer *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "the tokenizer", sizeof *made); }
     made->bos_id = made->eos_id = made->pad_id = made->unk_id = -1;
-    const qrun_status status = load(made, root, config, what, err);
+    const qrun_status status = load(made, root, says, what, err);
     if (status != QRUN_OK) {
         qr_tokenizer_destroy(made);
         return status;
@@ -45,7 +53,7 @@ qrun_status qr_tokenizer_parse(const char *text, size_t n_bytes, const char *wha
     qr_json *root = NULL;
     *tokenizer = NULL;
     qrun_status status = qr_json_parse(text, n_bytes, what, &root, err);
-    if (status == QRUN_OK) { status = create(root, NULL, what, tokenizer, err); }
+    if (status == QRUN_OK) { status = create(root, &(folder_says){0}, what, tokenizer, err); }
     qr_json_free(root);
     return status;
 }
@@ -70,25 +78,11 @@ static void read_named_token(const qr_tokenizer *tokenizer, const qr_json *confi
     if (found >= 0) { *id = found; }
 }
 
-static bool is_class(const char *name, const char *wanted) {
-    size_t n = strlen(name);
-    if (n > 4 && strcmp(name + n - 4, "Fast") == 0) { n -= 4; }
-    return n == strlen(wanted) && memcmp(name, wanted, n) == 0;
-}
-
 /* Two classes of transformers 5 make a post-processor of their own. All others that go with the supported families take
- * that of tokenizer.json, whatever add_bos_token and add_eos_token say, and some families take no class from the
- * folder. */
-static qrun_status read_class(qr_tokenizer *tokenizer, const qr_json *config, const qr_json *model_config,
-                              qr_error *err) {
-    static const char *const classless[] = {"mistral", "ministral3", "mistral3", "phi3", "olmo2", "olmo3", "qwen2"};
-    const qr_json *family = qr_json_get(model_config, "model_type"), *class = qr_json_get(config, "tokenizer_class");
-    if (!cJSON_IsString(class)) { return QRUN_OK; }
-    for (size_t i = 0; cJSON_IsString(family) && i < QR_COUNT_OF(classless); i++) {
-        if (strcmp(family->valuestring, classless[i]) == 0) { return QRUN_OK; }
-    }
-    const bool adds_bos = is_class(class->valuestring, "CodeLlamaTokenizer");
-    if (!adds_bos && !is_class(class->valuestring, "GPTNeoXTokenizer")) { return QRUN_OK; }
+ * that of tokenizer.json, whatever add_bos_token and add_eos_token say. */
+static qrun_status read_class(qr_tokenizer *tokenizer, const char *class, qr_error *err) {
+    const bool adds_bos = qr_tokenizer_class_is(class, "CodeLlamaTokenizer");
+    if (!adds_bos && !qr_tokenizer_class_is(class, "GPTNeoXTokenizer")) { return QRUN_OK; }
     tokenizer->prefix.n = 0;
     tokenizer->suffix.n = 0;
     const int32_t bos = tokenizer->bos_id >= 0 ? tokenizer->bos_id : qr_tokenizer_id(tokenizer, "<s>", 3);
@@ -102,13 +96,20 @@ static void read_named_tokens(qr_tokenizer *tokenizer, const qr_json *config) {
     read_named_token(tokenizer, config, "unk_token", &tokenizer->unk_id);
 }
 
+/* Of LlamaTokenizer, where the folder does not name them. */
+static void read_usual_tokens(qr_tokenizer *tokenizer) {
+    tokenizer->bos_id = qr_tokenizer_id(tokenizer, "<s>", 3);
+    tokenizer->eos_id = qr_tokenizer_id(tokenizer, "</s>", 4);
+    tokenizer->unk_id = qr_tokenizer_id(tokenizer, "<unk>", 5);
+}
+
 /* *root stays NULL where the model has no such file. */
 static qrun_status read_optional(const char *folder, const char *name, qr_json **root, qr_error *err) {
     return qr_source_read_json(folder, name, MAX_CONFIG_BYTES, root, NULL, err);
 }
 
 qrun_status qr_tokenizer_open(const char *folder, qr_tokenizer **tokenizer, qr_error *err) {
-    qr_json *root = NULL, *specials = NULL, *config = NULL, *model_config = NULL;
+    qr_json *root = NULL, *specials = NULL, *config = NULL, *added = NULL, *model_config = NULL, *named = NULL;
     qrun_status status;
     char *path = NULL;
     *tokenizer = NULL;
@@ -121,11 +122,21 @@ qrun_status qr_tokenizer_open(const char *folder, qr_tokenizer **tokenizer, qr_e
     }
     QR_TRY(read_optional(folder, "special_tokens_map.json", &specials, err));
     QR_TRY(read_optional(folder, "tokenizer_config.json", &config, err));
+    QR_TRY(read_optional(folder, "added_tokens.json", &added, err));
     QR_TRY(read_optional(folder, "config.json", &model_config, err));
-    QR_TRY(create(root, config, path, tokenizer, err));
-    read_named_tokens(*tokenizer, specials);
-    read_named_tokens(*tokenizer, config);
-    QR_TRY(read_class(*tokenizer, config, model_config, err));
+    const char *class = qr_tokenizer_class_of(config, model_config);
+    const bool is_llama = qr_tokenizer_class_is(class, "LlamaTokenizer");
+    if (qr_file_is_folder(folder)) { /* a GGUF file says all of it in one place */
+        const qr_tokenizer_files files = {config, specials, added, model_config};
+        QR_TRY(qr_tokenizer_named_tokens(&files, &named, err));
+    }
+    QR_TRY(create(root, &(folder_says){config, named, is_llama}, path, tokenizer, err));
+    if (is_llama) { read_usual_tokens(*tokenizer); }
+    /* special_tokens_map.json counts where tokenizer_config.json does not list the added tokens. */
+    const bool config_is_last = cJSON_IsObject(qr_json_get(config, "added_tokens_decoder"));
+    read_named_tokens(*tokenizer, config_is_last ? specials : config);
+    read_named_tokens(*tokenizer, config_is_last ? config : specials);
+    QR_TRY(read_class(*tokenizer, class, err));
 out:
     if (status != QRUN_OK) {
         qr_tokenizer_destroy(*tokenizer);
@@ -134,7 +145,9 @@ out:
     qr_json_free(root);
     qr_json_free(specials);
     qr_json_free(config);
+    qr_json_free(added);
     qr_json_free(model_config);
+    qr_json_free(named);
     qr_free(path);
     return status;
 }

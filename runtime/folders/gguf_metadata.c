@@ -475,13 +475,40 @@ static void put_sampling(qr_gguf_writer *w, const qr_generation_config *g) {
     qr_gguf_put_f32(w, "general.sampling.penalty_repeat", (float)g->repetition_penalty);
 }
 
-void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf_arch *arch) {
-    const qr_model_config *c = &model->config;
+/* In letters of any case; `lower` has none that are capital. */
+static bool contains(const char *text, size_t n, const char *lower) {
+    const size_t n_lower = strlen(lower);
+    for (size_t i = 0; i + n_lower <= n; i++) {
+        size_t k = 0;
+        while (k < n_lower && (text[i + k] | 0x20) == lower[k]) { k++; }
+        if (k == n_lower) { return true; }
+    }
+    return false;
+}
+
+/* llama.cpp knows by a model's name that tokens of Phi-3 take the blanks after them. */
+static bool needs_name_of_phi3(const qrun_model *model, const char *name, size_t n) {
+    if (model->config.family != QR_FAMILY_PHI3 || model->tokenizer == NULL) { return false; }
+    qr_tokenizer_info info;
+    qr_tokenizer_get_info(model->tokenizer->tokenizer, &info);
+    return info.byte_fallback && !info.byte_level && !contains(name, n, "phi3") && !contains(name, n, "phi-3");
+}
+
+static void put_name(qr_gguf_writer *w, const qrun_model *model) {
     size_t n;
     const char *name = base_name(model->folder, &n);
+    qr_buffer text = {0};
+    if (needs_name_of_phi3(model, name, n)) { qr_buffer_append_text(&text, "Phi-3 "); }
+    qr_buffer_append(&text, name, n);
+    qr_gguf_put_text(w, "general.name", qr_buffer_ok(&text) ? text.data : name, qr_buffer_ok(&text) ? text.size : n);
+    qr_buffer_free(&text);
+}
+
+void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf_arch *arch) {
+    const qr_model_config *c = &model->config;
     qr_gguf_put_text(w, "general.architecture", arch->name, strlen(arch->name));
     qr_gguf_put_text(w, "general.type", "model", 5);
-    qr_gguf_put_text(w, "general.name", name, n);
+    put_name(w, model);
     put_sampling(w, &model->generation);
     put_count(w, arch, "block_count", c->n_layers);
     put_count(w, arch, "context_length", qr_gguf_context_tokens(model));

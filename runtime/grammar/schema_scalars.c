@@ -319,8 +319,7 @@ qrun_status qr_schema_add_integer(qr_schema_compiler *compiler, const qr_schema_
     return compiler->pieces.builder.status;
 }
 
-/* ---- Decimal numbers ----------------------------------------------------------------------------------------------
- */
+/* ---- Decimal numbers --------------------------------------------------------------------------------------------- */
 
 /* What a fraction may be where the whole part is that of a limit: digits [LIMITED_FRACTION_DIGITS]. */
 typedef struct fraction_limits {

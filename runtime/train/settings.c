@@ -11,7 +11,7 @@
 #include "base/sizes.h"
 #include "runtime/train/trainer.h"
 
-enum { DEFAULT_RANK = 16, DEFAULT_SEQ_TOKENS = 1024, DEFAULT_KEEP = 2, SECONDS_A_DAY = 86400, MAX_DATA_FILES = 1024 };
+enum { DEFAULT_RANK = 16, DEFAULT_SEQ_TOKENS = 1024, DEFAULT_KEEP = 2, MAX_DATA_FILES = 1024 };
 static const double MAX_DATA_WEIGHT = 1e6;
 
 /* ---- The day ----------------------------------------------------------------------------------------------------- */
@@ -24,12 +24,19 @@ void qr_train_settings_date(int64_t now, char date[QR_DATE_BYTES]) {
                    day.tm_mday % 100);
 }
 
-/* The beginning of a day that is written so, in UTC; today for NULL. */
+/* The beginning of a day that is written so, in UTC; for NULL that of the day that it is here. */
 static qrun_status read_date(const char *date, int64_t *now, qr_error *err) {
     char again[QR_DATE_BYTES] = "";
     struct tm day = {0};
-    *now = (int64_t)time(NULL) / SECONDS_A_DAY * SECONDS_A_DAY;
-    if (date == NULL) { return QRUN_OK; }
+    if (date == NULL) {
+        const time_t seconds = time(NULL);
+        struct tm here = {0};
+        (void)localtime_r(&seconds, &here);
+        day.tm_year = here.tm_year, day.tm_mon = here.tm_mon, day.tm_mday = here.tm_mday;
+        *now = (int64_t)timegm(&day);
+        return QRUN_OK;
+    }
+    *now = -1;
     if (sscanf(date, "%4d-%2d-%2d", &day.tm_year, &day.tm_mon, &day.tm_mday) == 3) {
         day.tm_year -= 1900;
         day.tm_mon -= 1;

@@ -238,8 +238,7 @@ qrun_status qr_trainer_write_result(qrun_trainer *trainer, const char *folder, q
 qrun_status qr_trainer_choose_seq_tokens(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 qrun_status qr_trainer_choose_batch(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 
-/* ---- train/fit_suggestions.c ----------------------------------------------------------------------------------------
- */
+/* ---- train/fit_suggestions.c ------------------------------------------------------------------------------------- */
 
 /* Fails with QRUN_ERROR_MEMORY: the run under trainer->policy is more than its budget. The message has the options
  * nearest to the run's that would fit, with what they need. */

@@ -104,8 +104,7 @@ static void learn_calls(const qrun_tokenizer *tokenizer, answer_format *format) 
     }
 }
 
-/* ---- The system ----------------------------------------------------------------------------------------------------
- */
+/* ---- The system -------------------------------------------------------------------------------------------------- */
 
 static bool takes_late_system(const qrun_tokenizer *tokenizer) {
     static const char messages[] = "[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b\"},{"

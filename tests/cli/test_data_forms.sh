@@ -102,6 +102,34 @@ run finetune --model "$work/tools-model" --seq-len 128 --data "$work/tools.jsonl
 expect_code 0
 expect_silent_err
 expect_out "[tools rain]<|user|>Rain?<|end|><|assistant|>«[call rain(Oslo)]<|end|>»<|user|>yes<|end|><|assistant|>«It rains.<|end|>»"
+# A table has tools as JSON in a text, and may have columns that are null.
+cat >"$work/tools-text.jsonl" <<'END'
+{"messages": [{"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "Yes."}], "tools": "[{\"type\": \"function\", \"function\": {\"name\": \"rain\", \"parameters\": {}}}]"}
+{"messages": [{"role": "user", "content": "Snow?"}, {"role": "assistant", "content": "No."}], "tools": " "}
+END
+run finetune --model "$work/tools-model" --seq-len 128 --data "$work/tools-text.jsonl" --show-mask 2
+expect_code 0
+expect_out "[tools rain]<|user|>Rain?<|end|><|assistant|>«Yes.<|end|>»"
+expect_true "tools that are a blank text are none" grep -q '^<|user|>Snow?' "$work/out"
+printf '{"messages": null, "tools": null, "prompt": "Hail?", "completion": " No."}\n' >"$work/nulls.jsonl"
+shows "$work/nulls.jsonl"
+expect_out "Hail?« No.<|eos|>»"
+sed 's/"\[{/"[{{/' "$work/tools-text.jsonl" >"$work/tools-bad.jsonl"
+run finetune --model "$work/tools-model" --seq-len 128 --data "$work/tools-bad.jsonl" --show-mask 1
+expect_code 3
+expect_one_error_line
+expect_err 'tools-bad.jsonl:1: the text in "tools"'
+# The day is the same in every time zone.
+mkdir "$work/dated-model"
+cp "$work"/tools-model/* "$work/dated-model"
+printf '%s' "{{ strftime_now('%d %B %Y %H:%M') }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}" \
+    >"$work/dated-model/chat_template.jinja"
+for zone in UTC America/New_York Asia/Tokyo Pacific/Kiritimati EST5EDT; do
+    TZ=$zone run finetune --model "$work/dated-model" --seq-len 128 --data "$work/tools-text.jsonl" --show-mask 1 \
+        --date 2026-07-22
+    expect_code 0
+    expect_out "22 July 2026 00:00<|user|>Rain?"
+done
 
 # ---- Tables ----
 

@@ -455,8 +455,7 @@ static void test_two_sessions_in_one_folder(void) {
     temporary_remove(&folder);
 }
 
-/* ---- Processes that share a folder, while someone spoils its files ------------------------------------------------
- */
+/* ---- Processes that share a folder, while someone spoils its files ----------------------------------------------- */
 
 enum { N_USERS = 2, N_USER_ROUNDS = 6 };
 

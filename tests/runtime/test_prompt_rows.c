@@ -367,8 +367,7 @@ static void test_embeddings_have_the_same_bits(void) {
     qrun_model_destroy(model);
 }
 
-/* ---- Adapters that come and go ------------------------------------------------------------------------------------
- */
+/* ---- Adapters that come and go ----------------------------------------------------------------------------------- */
 
 static qrun_adapter *open_adapter(qrun_model *model, const char *folder) {
     char path[512];

@@ -195,8 +195,7 @@ static void test_a_rank_holds_and_sends_what_is_planned(void) {
                        false});
 }
 
-/* ---- Layers that are streamed -------------------------------------------------------------------------------------
- */
+/* ---- Layers that are streamed ------------------------------------------------------------------------------------ */
 
 static void check_offloaded(int32_t n_ranks, const char *folder, qrun_quant quant, qrun_dtype dtype) {
     check((split_case){.n_ranks = n_ranks, .folder = folder, .quant = quant, .dtype = dtype, .offloads = true});
