@@ -28,6 +28,7 @@ const about_variable about_environment[] = {
     {"QRUN_CUDA_LIBRARY", "path of libqrun_cuda.so, where it is not beside libqrun.so"},
     {"QRUN_CUDA_CUBLASLT", "path of libcublasLt.so; or 0: training does without it"},
     {"QRUN_CUDA_NCCL", "path of libnccl.so.2; or 0: ranks send through host memory"},
+    {"QRUN_MPI_LIBRARY", "path of libqrun_mpi.so, where it is not beside libqrun.so"},
     {"QRUN_CUDA_GRAPHS", "0: a GPU's decode steps are not replayed. Like QRUN_CUDA_EARLY_LAUNCH, QRUN_CUDA_RUN_AHEAD "
                          "and QRUN_CUDA_WGMMA, for finding faults"},
     {NULL, NULL},

@@ -1,4 +1,6 @@
 /* qrun serve: the engine behind the OpenAI API and Anthropic's. */
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,7 +122,11 @@ static int serve(const serve_options *o, const command_line *line, engine *const
     engine *e = engines[0];
     serve_replica replicas[SERVE_REPLICAS_MAX];
     const char *adapters[OPTION_LIST_MAX];
+    char folder[PATH_MAX]; /* from the root: "DIR/NAME" may be an id in the Hugging Face cache */
     qrun_error error = QRUN_ERROR_INIT;
+    if (o->adapter_folder != NULL && realpath(o->adapter_folder, folder) == NULL) {
+        return complain(EXIT_FILE, "--adapter-folder '%s': %s", o->adapter_folder, strerror(errno));
+    }
     name_of_path(o->engine.model.path, name, sizeof name);
     for (int i = 0; i < e->n_adapters; i++) { adapters[i] = qrun_adapter_name(e->adapters[i]); }
     for (int i = 0; i < o->data_parallel; i++) {
@@ -135,7 +141,7 @@ static int serve(const serve_options *o, const command_line *line, engine *const
                            .model_name = o->model_name != NULL ? o->model_name : name,
                            .adapters = adapters,
                            .n_adapters = e->n_adapters,
-                           .adapter_folder = o->adapter_folder,
+                           .adapter_folder = o->adapter_folder != NULL ? folder : NULL,
                            .host = o->host,
                            .port = o->port,
                            .tls_cert = o->tls_cert,
