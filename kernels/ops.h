@@ -378,8 +378,8 @@ typedef struct qr_copy_heads_args {
     bool accumulate;
 } qr_copy_heads_args;
 
-/* head_gate: dst[i, h, :] = x[i, h, :] · sigmoid(gate[i, h, :]), or where gate_dim is 1 · sigmoid(gate[i, h, 0]). dst
- * may be x. */
+/* head_gate: dst[i, h, :] = x[i, h, :] · open(gate[i, h, :]), or where gate_dim is 1 · open(gate[i, h, 0]). open is the
+ * sigmoid, or softplus, ln(1 + e^gate). dst may be x. */
 typedef struct qr_head_gate_args {
     const void *x;     /* act, [n_rows, n_heads · dim] contiguous */
     const float *gate; /* [n_rows, n_heads, gate_dim], rows gate_stride apart, heads gate_head_stride apart */
@@ -388,6 +388,7 @@ typedef struct qr_head_gate_args {
     int64_t n_rows, n_heads, dim;
     int64_t gate_dim; /* dim, or 1: a gate for each head as a whole */
     int64_t gate_stride, gate_head_stride;
+    bool by_softplus;
 } qr_head_gate_args;
 
 /* The sequences of a batch, for ops that carry a state along each of them. Sequence s owns rows [start[s], start[s +

@@ -152,8 +152,9 @@ typedef struct qr_attention_packed_backward_args {
     int64_t dqkv_stride;
 } qr_attention_packed_backward_args;
 
-/* head_gate_backward: dx[i, h, :] = dy · sigmoid(gate), dgate = dy · x · sigmoid(gate) · (1 − sigmoid(gate)), where
- * gate_dim is 1 the sum of that over a head. dx may be dy. dgate has the strides of gate. */
+/* head_gate_backward: dx[i, h, :] = dy · open(gate), dgate = dy · x · open'(gate), where gate_dim is 1 the sum of that
+ * over a head. open' is sigmoid(gate) · (1 − sigmoid(gate)), of softplus sigmoid(gate). dx may be dy. dgate has the
+ * strides of gate. */
 typedef struct qr_head_gate_backward_args {
     qr_head_gate_args forward; /* dst is not read */
     const float *dy;           /* [n_rows, n_heads · dim] contiguous */

@@ -30,7 +30,7 @@ static void head_gate_rows(const void *args, int64_t begin, int64_t end) {
             const int64_t at = i * a->dim + j, n = a->dim - j;
             qr_vec rest;
             const qr_vec g = a->gate_dim == 1 ? qr_vec_set1(gate[0]) : qr_vec_load_n(gate + j, n);
-            const qr_vec open = qr_vec_sigmoid(g, &rest);
+            const qr_vec open = a->by_softplus ? qr_vec_softplus(g) : qr_vec_sigmoid(g, &rest);
             qr_vec_store_act_n(a->dst, a->dtype, at, qr_vec_mul(qr_vec_load_act_n(a->x, a->dtype, at, n), open), n);
         }
     }

@@ -18,6 +18,10 @@ __global__ void copy_heads_kernel(qr_copy_heads_args a) {
     });
 }
 
+QR_DEVICE float open_gate(const qr_head_gate_args &a, float gate) {
+    return a.by_softplus ? softplus(gate) : sigmoid(gate);
+}
+
 __global__ void head_gate_kernel(qr_head_gate_args a) {
     for_each_vec4(a.n_rows * a.n_heads, a.dim, [&](int64_t i, int64_t j) {
         const float *gates = a.gate + i / a.n_heads * a.gate_stride + i % a.n_heads * a.gate_head_stride;
@@ -28,7 +32,7 @@ __global__ void head_gate_kernel(qr_head_gate_args a) {
             load_vec4(gate, gates, j, a.dim, false);
         }
         for (int k = 0; k < VEC4; k++) {
-            x[k] = j + k < a.dim ? load_as_f32(a.x, a.dtype, i * a.dim + j + k) * sigmoid(gate[k]) : 0.0F;
+            x[k] = j + k < a.dim ? load_as_f32(a.x, a.dtype, i * a.dim + j + k) * open_gate(a, gate[k]) : 0.0F;
         }
         store_vec4(a.dst, a.dtype, i * a.dim, j, a.dim, false, x);
     });

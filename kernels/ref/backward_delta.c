@@ -14,11 +14,13 @@ void qr_ref_head_gate_backward(const qr_head_gate_backward_args *args, void *wor
             for (int64_t j = 0; j < f->dim; j++) {
                 const int64_t g = gate_at + (f->gate_dim == 1 ? 0 : j);
                 const double gate = (double)f->gate[g], dy = (double)args->dy[at + j];
-                const double on = qr_ref_sigmoid(gate), off = qr_ref_sigmoid(-gate);
-                const double term = dy * (double)qr_ref_load(f->x, f->dtype, at + j) * on * off;
+                const double sigmoid = qr_ref_sigmoid(gate);
+                const double open = f->by_softplus ? qr_ref_softplus(gate) : sigmoid;
+                const double slope = f->by_softplus ? sigmoid : sigmoid * qr_ref_sigmoid(-gate);
+                const double term = dy * (double)qr_ref_load(f->x, f->dtype, at + j) * slope;
                 dgate = f->gate_dim == 1 ? dgate + term : term;
                 args->dgate[g] = (float)dgate;
-                args->dx[at + j] = (float)(dy * on);
+                args->dx[at + j] = (float)(dy * open);
             }
         }
     }

@@ -32,8 +32,9 @@ void qr_ref_head_gate(const qr_head_gate_args *args, void *workspace) {
             const int64_t at = (i * args->n_heads + h) * args->dim;
             for (int64_t j = 0; j < args->dim; j++) {
                 const double x = (double)qr_ref_load(args->x, args->dtype, at + j);
+                const double g = (double)gate[args->gate_dim == 1 ? 0 : j];
                 qr_ref_store(args->dst, args->dtype, at + j,
-                             x * qr_ref_sigmoid((double)gate[args->gate_dim == 1 ? 0 : j]));
+                             x * (args->by_softplus ? qr_ref_softplus(g) : qr_ref_sigmoid(g)));
             }
         }
     }

@@ -1012,6 +1012,7 @@ static void test_state_space(void) {
 }
 
 static int64_t gate_dim;
+static bool gate_by_softplus;
 
 static qr_head_gate_args head_gate_args(void) {
     return (qr_head_gate_args){.x = x,
@@ -1023,7 +1024,8 @@ static qr_head_gate_args head_gate_args(void) {
                                .dim = IN,
                                .gate_dim = gate_dim,
                                .gate_stride = 4 * IN,
-                               .gate_head_stride = 2 * IN};
+                               .gate_head_stride = 2 * IN,
+                               .by_softplus = gate_by_softplus};
 }
 
 static void forward_head_gate(void) {
@@ -1034,9 +1036,11 @@ static void forward_head_gate(void) {
 
 static void test_head_gate(void) {
     const function f = {forward_head_gate, y, dy, N_ROWS * 2 * IN};
-    for (int by_head = 0; by_head < 2; by_head++) {
-        begin_case(by_head == 0 ? 42 : 52);
-        gate_dim = by_head == 1 ? 1 : IN;
+    static const uint64_t seeds[] = {42, 52, 43, 53};
+    for (int i = 0; i < 4; i++) {
+        begin_case(seeds[i]);
+        gate_dim = i % 2 == 1 ? 1 : IN;
+        gate_by_softplus = i / 2 == 1;
         RUN(head_gate_backward, {.forward = head_gate_args(), .dy = dy, .dx = dx, .dgate = du});
         check_gradient(&f, "head_gate, x", x, N_ROWS * 2 * IN, dx);
         check_gradient(&f, "head_gate, gates", u, N_ROWS * 4 * IN, du);

@@ -4,18 +4,25 @@
 
 enum { FUNCTION_COST = 4 };
 
+/* What a gate lets through, and the slope of that. */
+QR_INLINE qr_vec open_gate(const qr_head_gate_args *f, qr_vec gate, qr_vec *slope) {
+    qr_vec shut;
+    const qr_vec sigmoid = qr_vec_sigmoid(gate, &shut);
+    *slope = f->by_softplus ? sigmoid : qr_vec_mul(sigmoid, shut);
+    return f->by_softplus ? qr_vec_softplus(gate) : sigmoid;
+}
+
 /* Head i of all rows, with one gate. */
 static void whole_head_backward(const qr_head_gate_backward_args *a, int64_t i, int64_t gate_at) {
     const qr_head_gate_args *f = &a->forward;
-    qr_vec shut, sum = qr_vec_zero();
-    const qr_vec open = qr_vec_sigmoid(qr_vec_set1(f->gate[gate_at]), &shut);
+    qr_vec slope, sum = qr_vec_zero();
+    const qr_vec open = open_gate(f, qr_vec_set1(f->gate[gate_at]), &slope);
     for (int64_t j = 0; j < f->dim; j += QR_VEC) {
         const int64_t at = i * f->dim + j, n = f->dim - j;
         const qr_vec dy = qr_vec_load_n(a->dy + at, n);
         sum = qr_vec_fma(dy, qr_vec_load_act_n(f->x, f->dtype, at, n), sum);
         qr_vec_store_n(a->dx + at, qr_vec_mul(dy, open), n);
     }
-    const qr_vec slope = qr_vec_mul(open, shut);
     qr_vec_store_n(a->dgate + gate_at, qr_vec_mul(qr_vec_set1(qr_vec_sum(sum)), slope), 1);
 }
 
@@ -30,11 +37,10 @@ static void head_gate_backward_rows(const void *args, int64_t begin, int64_t end
         }
         for (int64_t j = 0; j < f->dim; j += QR_VEC) {
             const int64_t at = i * f->dim + j, n = f->dim - j;
-            qr_vec shut;
-            const qr_vec open = qr_vec_sigmoid(qr_vec_load_n(f->gate + gate_at + j, n), &shut);
+            qr_vec slope;
+            const qr_vec open = open_gate(f, qr_vec_load_n(f->gate + gate_at + j, n), &slope);
             const qr_vec dy = qr_vec_load_n(a->dy + at, n), x = qr_vec_load_act_n(f->x, f->dtype, at, n);
-            const qr_vec dgate = qr_vec_mul(qr_vec_mul(qr_vec_mul(dy, x), open), shut);
-            qr_vec_store_n(a->dgate + gate_at + j, dgate, n);
+            qr_vec_store_n(a->dgate + gate_at + j, qr_vec_mul(qr_vec_mul(dy, x), slope), n);
             qr_vec_store_n(a->dx + at, qr_vec_mul(dy, open), n);
         }
     }

@@ -3,6 +3,13 @@
 #include "kernels/cuda/delta.cuh"
 #include "kernels/cuda/device/vec4.cuh"
 
+/* What a gate lets through, and the slope of that. */
+QR_DEVICE float open_gate(const qr_head_gate_args &f, float gate, float *slope) {
+    const float on = sigmoid(gate);
+    *slope = f.by_softplus ? on : on * sigmoid(-gate);
+    return f.by_softplus ? softplus(gate) : on;
+}
+
 __global__ void head_gate_backward_kernel(qr_head_gate_backward_args a) {
     const qr_head_gate_args &f = a.forward;
     for_each_vec4(f.n_rows * f.n_heads, f.dim, [&](int64_t i, int64_t j) {
@@ -12,8 +19,9 @@ __global__ void head_gate_backward_kernel(qr_head_gate_backward_args a) {
         load_vec4(dy, a.dy + i * f.dim, j, f.dim, false);
         for (int k = 0; k < VEC4; k++) {
             const float x = j + k < f.dim ? load_as_f32(f.x, f.dtype, i * f.dim + j + k) : 0.0F;
-            const float open = sigmoid(gate[k]), shut = sigmoid(-gate[k]);
-            dgate[k] = dy[k] * x * open * shut;
+            float slope;
+            const float open = open_gate(f, gate[k], &slope);
+            dgate[k] = dy[k] * x * slope;
             dy[k] = dy[k] * open;
         }
         store_vec4(a.dgate + gate_at, j, f.dim, false, dgate);
@@ -29,15 +37,15 @@ __global__ void whole_head_gate_backward_kernel(qr_head_gate_backward_args a) {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * HEAD_WARPS + warp_index();
     if (i >= f.n_rows * f.n_heads) { return; }
     const int64_t gate_at = i / f.n_heads * f.gate_stride + i % f.n_heads * f.gate_head_stride;
-    const float open = sigmoid(f.gate[gate_at]), shut = sigmoid(-f.gate[gate_at]);
-    float sum = 0.0F;
+    float slope, sum = 0.0F;
+    const float open = open_gate(f, f.gate[gate_at], &slope);
     for (int64_t j = lane_index(); j < f.dim; j += WARP_LANES) {
         const float dy = a.dy[i * f.dim + j];
         sum = fmaf(dy, load_as_f32(f.x, f.dtype, i * f.dim + j), sum);
         a.dx[i * f.dim + j] = dy * open;
     }
     sum = warp_sum(sum);
-    if (lane_index() == 0) { a.dgate[gate_at] = sum * open * shut; }
+    if (lane_index() == 0) { a.dgate[gate_at] = sum * slope; }
 }
 
 /* One channel of one sequence. rows: x of the kernel tokens up to the one that runs; dsums: the gradients of their

@@ -13,7 +13,7 @@ enum { N_ROWS = 65 };
 typedef struct heads_case {
     int64_t n_heads, dim;
     const float *x, *gate, *dy; /* x, dy [N_ROWS, n_heads · dim]; gate [N_ROWS, n_heads, gate_head] with a gap */
-    bool in_place, of_gate, accumulate, by_head;
+    bool in_place, of_gate, accumulate, by_head, by_softplus;
     bool one_for_all, zeros; /* of copy_heads: one head is copied to all; or zeros follow, to the first half of each */
 } heads_case;
 
@@ -66,7 +66,8 @@ static qr_head_gate_args gate_args(op_run *run, const heads_case *c, int64_t fir
                                .dim = row / c->n_heads,
                                .gate_dim = c->by_head ? 1 : c->dim,
                                .gate_stride = gate_stride(c),
-                               .gate_head_stride = head_stride(c)};
+                               .gate_head_stride = head_stride(c),
+                               .by_softplus = c->by_softplus};
 }
 
 static void exec_head_gate(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
@@ -103,7 +104,8 @@ static void exec_head_gate_backward(op_run *run, const void *data, int64_t first
     qr_free(zeros);
 }
 
-/* A sigmoid and its complement err by 6 u of themselves: an exponential, a sum, a quotient, a product. */
+/* A sigmoid and its complement err by 6 u of themselves: an exponential, a sum, a quotient, a product.
+ * Softplus is an exponential, and the logarithm of a sum. */
 static void gate_bounds(const heads_case *c, double *y, double *dx, double *dgate) {
     const int64_t row = c->n_heads * c->dim, gate_row = gate_columns(c);
     for (int64_t i = 0; i < N_ROWS * row; i++) {
@@ -111,10 +113,11 @@ static void gate_bounds(const heads_case *c, double *y, double *dx, double *dgat
         const double gate = (double)c->gate[r * gate_stride(c) + h * head_stride(c) + j];
         const double on = 1.0 / (1.0 + exp(-gate)), off = 1.0 / (1.0 + exp(gate));
         const double x = fabs((double)c->x[i]), dy = fabs((double)c->dy[i]);
-        y[i] = 8.0 * OP_U * x * on;
-        dx[i] = 8.0 * OP_U * dy * on;
+        const double open = c->by_softplus ? log1p(exp(gate)) : on, slope = c->by_softplus ? on : on * off;
+        y[i] = 8.0 * OP_U * x * open;
+        dx[i] = 8.0 * OP_U * dy * open;
         const double n_terms = c->by_head ? (double)c->dim : 0.0;
-        dgate[r * gate_row + h * head_stride(c) + j] += (18.0 + n_terms) * OP_U * dy * x * on * off;
+        dgate[r * gate_row + h * head_stride(c) + j] += (18.0 + n_terms) * OP_U * dy * x * slope;
     }
 }
 
@@ -173,10 +176,11 @@ void test_op_copy_heads(void) {
     }
 }
 
-static void check_gates(bool backward, bool by_head) {
+static void check_gates(bool backward, bool by_head, bool by_softplus) {
     for (size_t i = 0; i < QR_COUNT_OF(heads); i++) {
         heads_case c = make_heads(i);
         c.by_head = by_head;
+        c.by_softplus = by_softplus;
         const int64_t row = c.n_heads * c.dim, gate_row = gate_columns(&c);
         double *y = op_doubles(N_ROWS * row), *dx = op_doubles(N_ROWS * row), *dgate = op_doubles(N_ROWS * gate_row);
         gate_bounds(&c, y, dx, dgate);
@@ -196,13 +200,11 @@ static void check_gates(bool backward, bool by_head) {
 }
 
 void test_op_head_gate(void) {
-    check_gates(false, false);
-    check_gates(false, true);
+    for (int i = 0; i < 4; i++) { check_gates(false, i % 2 == 1, i / 2 == 1); }
 }
 
 void test_op_head_gate_backward(void) {
-    check_gates(true, false);
-    check_gates(true, true);
+    for (int i = 0; i < 4; i++) { check_gates(true, i % 2 == 1, i / 2 == 1); }
 }
 
 /* ---- conv1d_causal ----------------------------------------------------------------------------------------------- */
