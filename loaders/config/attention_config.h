@@ -1,5 +1,5 @@
-/* How layers of one model may differ in their attention (Gemma 4): those of full attention have heads of their own, and
- * the last layers use keys and values of earlier ones. */
+/* How layers of one model may differ in their attention (Gemma 4, Laguna): those of full attention have heads of their
+ * own, and the last layers use keys and values of earlier ones. */
 #ifndef QR_LOADERS_CONFIG_ATTENTION_CONFIG_H
 #define QR_LOADERS_CONFIG_ATTENTION_CONFIG_H
 
@@ -9,7 +9,8 @@
 /* Of a layer. */
 typedef struct qr_layer_heads {
     int64_t head_dim;
-    int64_t n_kv_heads;   /* divides the query heads */
+    int64_t n_heads;      /* of queries */
+    int64_t n_kv_heads;   /* divides these */
     bool values_are_keys; /* there is no v_proj: values are what k_proj makes, before norm and rotation */
 } qr_layer_heads;
 

@@ -510,6 +510,86 @@ static qrun_status read_afmoe(const qr_config_source *s, qr_model_config *config
                                    : "score_func");
 }
 
+/* ---- Laguna ------------------------------------------------------------------------------------------------------ */
+
+/* "per-head" or "per-element", as "gating" says it, and published files of each layer again, with underscores. */
+static bool is_granularity(const qr_json *value, bool by_head) {
+    const char *const names[2][2] = {{"per-element", "per_element"}, {"per-head", "per_head"}};
+    return cJSON_IsString(value) &&
+           (strcmp(value->valuestring, names[by_head][0]) == 0 || strcmp(value->valuestring, names[by_head][1]) == 0);
+}
+
+static qrun_status read_laguna_gates(const qr_config_source *s, qr_model_config *config) {
+    const qr_json *gating = qr_json_get(s->json, "gating");
+    config->attn_gate_apart = config->attn_gate_by_softplus = true;
+    config->attn_gate_by_head = gating == NULL || cJSON_IsTrue(gating) || is_granularity(gating, true);
+    bool known = config->attn_gate_by_head || is_granularity(gating, false);
+    for (const qr_json *of_layer = qr_json_first(qr_json_get(s->json, "gating_types")); known && of_layer != NULL;
+         of_layer = of_layer->next) {
+        known = is_granularity(of_layer, config->attn_gate_by_head);
+    }
+    if (known) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: \"gating\" should be true, \"per-head\" or \"per-element\", and the same in all layers",
+                   s->what);
+}
+
+/* What the model's own code may do, and no published model has. */
+static qrun_status read_laguna(const qr_config_source *s, qr_model_config *config) {
+    static const char *const flags[] = {"moe_apply_router_weight_on_input", "swa_attention_sink_enabled"};
+    static const char *const needed[] = {"norm_topk_prob", "moe_router_use_sigmoid"};
+    double cap = 0;
+    for (size_t i = 0; i < QR_COUNT_OF(flags); i++) { QR_RETURN_IF_ERROR(qr_config_refuse_flag(s, flags[i])); }
+    for (size_t i = 0; i < QR_COUNT_OF(needed); i++) {
+        bool is_set = true;
+        QR_RETURN_IF_ERROR(qr_config_get_bool(s, needed[i], &is_set));
+        if (is_set) { continue; }
+        return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\": false is not supported for this family", s->what,
+                       needed[i]);
+    }
+    QR_RETURN_IF_ERROR(qr_config_get_nullable(s, "moe_router_logit_softcapping", 1e9, &cap));
+    if (cap > 0) {
+        return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: the router's \"moe_router_logit_softcapping\" is not supported", s->what);
+    }
+    if (qr_json_is_null(qr_json_get(s->json, "rope_parameters"))) {
+        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: a laguna model needs \"rope_parameters\"", s->what);
+    }
+    return read_laguna_gates(s, config);
+}
+
+/* Heads of queries are listed by layer. Layers with a window have as many, and so have those without. */
+static qrun_status read_laguna_heads(const qr_config_source *s, qr_model_config *config) {
+    static const char key[] = "num_attention_heads_per_layer";
+    qr_layer_heads *const kinds[] = {&config->attention.full, &config->attention.sliding};
+    const qr_json *const list = qr_json_get(s->json, key), *item = qr_json_first(list);
+    const bool fits = cJSON_IsArray(list) && qr_json_count(list) == (size_t)config->n_layers;
+    bool found[2] = {false, false};
+    if (qr_json_is_null(list)) { return QRUN_OK; }
+    for (int64_t l = 0; l < config->n_layers; l++, item = item->next) {
+        const bool slides = config->layer_slides[l];
+        int64_t n = 0;
+        if (!fits || !qr_json_as_int(item, 1, 1 << 12, &n) || n % config->n_kv_heads != 0) {
+            return qr_fail(s->err, QRUN_ERROR_INPUT,
+                           "%s: \"%s\" should be a list of a multiple of %lld for each of %lld layers", s->what, key,
+                           (long long)config->n_kv_heads, (long long)config->n_layers);
+        }
+        if (found[slides] && kinds[slides]->n_heads != n) {
+            return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                           "%s: layer %lld has other heads than layers of the same attention (\"%s\"), which is not "
+                           "supported",
+                           s->what, (long long)l, key);
+        }
+        kinds[slides]->n_heads = n;
+        found[slides] = true;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (!found[i]) { kinds[i]->n_heads = kinds[!i]->n_heads; }
+    }
+    config->n_heads = qr_max(kinds[0]->n_heads, kinds[1]->n_heads);
+    return QRUN_OK;
+}
+
 /* What configurations of Apertus say of a family of models that it is one of. */
 static qrun_status refuse_apertus_flags(const qr_config_source *s, qr_model_config *config) {
     (void)config;
@@ -623,6 +703,7 @@ static const qr_family_keys families[QR_FAMILY_COUNT] = {
     [QR_FAMILY_GLM4_MOE] = {.attention = read_glm4_moe},
     [QR_FAMILY_SARVAM_MOE] = {.attention = read_sarvam_moe, .biases = read_sarvam_moe_biases},
     [QR_FAMILY_AFMOE] = {.attention = read_afmoe},
+    [QR_FAMILY_LAGUNA] = {.attention = read_laguna, .heads = read_laguna_heads},
     [QR_FAMILY_APERTUS] = {.attention = refuse_apertus_flags},
     [QR_FAMILY_STABLELM] = {.attention = refuse_stablelm_12b},
     [QR_FAMILY_EXAONE] = {.sizes = read_exaone_sizes},

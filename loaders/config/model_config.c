@@ -332,7 +332,8 @@ static qrun_status read_windows(const qr_config_source *s, qr_model_config *conf
 /* ---- heads that differ between layers ---------------------------------------------------------------------------- */
 
 static qrun_status read_layer_heads(const qr_config_source *s, qr_model_config *config) {
-    const qr_layer_heads heads = {.head_dim = config->head_dim, .n_kv_heads = config->n_kv_heads};
+    const qr_layer_heads heads = {
+        .head_dim = config->head_dim, .n_heads = config->n_heads, .n_kv_heads = config->n_kv_heads};
     config->attention = (qr_attention_config){.full = heads, .sliding = heads};
     return read_own(s, qr_family_keys_of(config->family)->heads, config);
 }

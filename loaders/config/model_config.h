@@ -135,6 +135,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(OLMO_HYBRID, "olmo_hybrid")        \
     X(GPT_NEOX, "gpt_neox")              \
     X(KIMI_LINEAR, "kimi_linear")        \
+    X(LAGUNA, "laguna")                  \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {
@@ -161,7 +162,7 @@ typedef struct qr_model_config {
     int64_t hidden_size;
     int64_t intermediate_size;
     int64_t n_layers;
-    int64_t n_heads;
+    int64_t n_heads;    /* the most of any layer */
     int64_t n_kv_heads; /* divides n_heads */
     int64_t head_dim;
     int64_t value_dim; /* of values, where their heads are smaller than those of keys; 0: they are not, or are made of
@@ -189,8 +190,9 @@ typedef struct qr_model_config {
                                     * what mixes tokens and an MLP */
     qr_recurrent_config recurrent; /* layers that carry a state along, instead of attention */
     bool attn_output_gate;         /* q_proj makes a gate beside every query head, for attention's output */
-    bool attn_gate_apart;          /* Muse Glimmer, LFM3: another matrix makes these gates */
-    bool attn_gate_by_head;        /* LFM3: one for each head */
+    bool attn_gate_apart;          /* Muse Glimmer, LFM3, Laguna: another matrix makes these gates */
+    bool attn_gate_by_head;        /* LFM3, Laguna: one for each head */
+    bool attn_gate_by_softplus;    /* Laguna: not by a sigmoid */
     bool without_post_norms;       /* LFM3 may have none after its blocks */
     bool without_head_norms;       /* GLM-4.5 may have none of queries and keys */
     int64_t

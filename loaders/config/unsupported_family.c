@@ -32,7 +32,6 @@ static const qr_unsupported_family families[] = {
     {"hunyuan_vl", "Hunyuan-VL", IMAGES, "Hunyuan without images"},
     {"phimoe", "Phi-3.5-MoE", "a router of sparse mixers", EXPERTS},
     {"bailing_hybrid", "Ling", "Kimi delta attention", HYBRID_EXPERTS},
-    {"laguna", "Laguna", "gates of attention by softplus", EXPERTS},
     {"dbrx", "DBRX", "its own mixture of experts", EXPERTS},
     {"nemotron-nas", "Nemotron NAS", "layers of different sizes", DENSE},
     {"falcon_mamba", "Falcon Mamba", MAMBA, SPACES},

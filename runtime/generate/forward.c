@@ -99,7 +99,7 @@ qrun_status qr_forward_attend(void *arg, const qr_layer *layer, const qr_heads *
         .dst_dtype = f->model->act_dtype,
         .n_tokens = sizes->n_tokens,
         .q_stride = heads->q_stride,
-        .n_heads = (int32_t)s->n_heads,
+        .n_heads = (int32_t)layer->n_heads,
         .n_seqs = (int32_t)sizes->n_sequences,
         .q_start = batch->q_start,
         .first_position = batch->first_position,

@@ -98,7 +98,7 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     attention.part = QR_PART_ATTENTION;
     recurrent.part = qr_recurrent_part(model);
     layout.part = QR_PART_MLP;
-    if (s->attn_gated) { QR_LAY(&attention, b->q_gate, t * qr_gate_columns(s), sizeof(float)); }
+    if (s->attn_gated) { QR_LAY(&attention, b->q_gate, t * qr_gate_columns(s, s->n_heads), sizeof(float)); }
     if (model->family->qkv_by_head) { QR_LAY(&attention, b->by_head, t * qkv_columns(s), sizeof(float)); }
     lay_latents(model, t, &attention, b);
     lay_short_values(model, t, &attention, b);

@@ -9,13 +9,11 @@
 #include "runtime/model/rope.h"
 #include "runtime/model/split.h"
 
-int64_t qr_qkv_columns(const qr_model_shape *shape, const qr_layer *layer) {
-    return (shape->n_heads + 2 * layer->n_kv_heads) * layer->head_dim;
-}
+int64_t qr_qkv_columns(const qr_layer *layer) { return (layer->n_heads + 2 * layer->n_kv_heads) * layer->head_dim; }
 
-int64_t qr_raw_columns(const qr_model_shape *shape, const qr_layer *layer) {
+int64_t qr_raw_columns(const qr_layer *layer) {
     const int64_t n_values = layer->v_norm.dim > 0 ? layer->n_kv_heads : 0;
-    return (shape->n_heads + layer->n_kv_heads + n_values) * layer->head_dim;
+    return (layer->n_heads + layer->n_kv_heads + n_values) * layer->head_dim;
 }
 
 int64_t qr_widest_qkv(const qr_model_shape *shape) { return qr_max(shape->widest_qkv, shape->recurrent.columns); }
@@ -267,21 +265,20 @@ qrun_status qr_layer_head(const qr_layer_pass *pass, const float *x, int64_t n_r
 static qrun_status norm_heads(const qr_layer_pass *pass, const qr_layer *layer, const qr_norm *norm, float *heads,
                               int64_t n_heads, qr_error *err) {
     if (norm->weight == NULL) { return QRUN_OK; }
-    const int64_t stride = qr_qkv_columns(&pass->model->shape, layer);
+    const int64_t stride = qr_qkv_columns(layer);
     const int64_t n_groups = n_heads * layer->head_dim / norm->dim;
     return rms_norm(pass, norm, heads, heads, QR_DTYPE_F32, pass->n_tokens, n_groups, stride, err);
 }
 
 static qrun_status keep_raw_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     if (layer->q_norm.weight == NULL || pass->buffers.qk_raw == NULL) { return QRUN_OK; }
-    const qr_model_shape *s = &pass->model->shape;
     const qr_round_act_args args = {.src = pass->buffers.qkv,
                                     .dst = pass->buffers.qk_raw,
                                     .dst_dtype = QR_DTYPE_F32,
                                     .n_rows = pass->n_tokens,
-                                    .dim = qr_raw_columns(s, layer),
-                                    .src_stride = qr_qkv_columns(s, layer),
-                                    .dst_stride = qr_raw_columns(s, layer)};
+                                    .dim = qr_raw_columns(layer),
+                                    .src_stride = qr_qkv_columns(layer),
+                                    .dst_stride = qr_raw_columns(layer)};
     return qr_layer_op_round_act(pass, &args, err);
 }
 
@@ -303,22 +300,20 @@ qrun_status qr_layer_rotate(const qr_layer_pass *pass, int32_t rope_kind, float 
 
 static qrun_status rotate(const qr_layer_pass *pass, const qr_layer *layer, int32_t rope_kind, float *heads,
                           int64_t n_heads, qr_error *err) {
-    return qr_layer_rotate(pass, rope_kind, heads, n_heads, layer->head_dim, qr_qkv_columns(&pass->model->shape, layer),
-                           err);
+    return qr_layer_rotate(pass, rope_kind, heads, n_heads, layer->head_dim, qr_qkv_columns(layer), err);
 }
 
 /* Queries come with their gates, head by head: [H, 2, HD]. */
 static qrun_status take_queries(const qr_layer_pass *pass, const qr_layer *layer, float *q, qr_error *err) {
-    const qr_model_shape *s = &pass->model->shape;
-    const int64_t columns = 2 * s->n_heads * layer->head_dim;
+    const int64_t columns = 2 * layer->n_heads * layer->head_dim;
     const qr_copy_heads_args args = {.src = pass->buffers.q_gate,
                                      .dst = q,
                                      .n_rows = pass->n_tokens,
-                                     .n_heads = s->n_heads,
+                                     .n_heads = layer->n_heads,
                                      .dim = layer->head_dim,
                                      .src_stride = columns,
                                      .src_head_stride = 2 * layer->head_dim,
-                                     .dst_stride = qr_qkv_columns(s, layer),
+                                     .dst_stride = qr_qkv_columns(layer),
                                      .dst_head_stride = layer->head_dim};
     QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->attn_in[0], pass->buffers.attn_normed, pass->buffers.q_gate,
                                        columns, false, err));
@@ -328,14 +323,13 @@ static qrun_status take_queries(const qr_layer_pass *pass, const qr_layer *layer
 qrun_status qr_layer_qkv_reorder(const qr_layer_pass *pass, const qr_layer *layer, const float *src, float *dst,
                                  bool to_heads, qr_error *err) {
     enum { N_PARTS = 3 };
-    const qr_model_shape *s = &pass->model->shape;
-    const int64_t dim = layer->head_dim, columns = qr_qkv_columns(s, layer);
+    const int64_t dim = layer->head_dim, columns = qr_qkv_columns(layer);
     for (int i = 0; i < N_PARTS; i++) {
-        const int64_t first[2] = {i * dim, i * s->n_heads * dim}, head_stride[2] = {N_PARTS * dim, dim};
+        const int64_t first[2] = {i * dim, i * layer->n_heads * dim}, head_stride[2] = {N_PARTS * dim, dim};
         const qr_copy_heads_args args = {.src = src + first[to_heads],
                                          .dst = dst + first[!to_heads],
                                          .n_rows = pass->n_tokens,
-                                         .n_heads = s->n_heads,
+                                         .n_heads = layer->n_heads,
                                          .dim = dim,
                                          .src_stride = columns,
                                          .src_head_stride = head_stride[to_heads],
@@ -346,30 +340,32 @@ qrun_status qr_layer_qkv_reorder(const qr_layer_pass *pass, const qr_layer *laye
     return QRUN_OK;
 }
 
-int64_t qr_gate_columns(const qr_model_shape *shape) {
-    return (shape->attn_gate_apart ? 1 : 2) * shape->n_heads * (shape->attn_gate_by_head ? 1 : shape->head_dim);
+int64_t qr_gate_columns(const qr_model_shape *shape, int64_t n_heads) {
+    return (shape->attn_gate_apart ? 1 : 2) * n_heads * (shape->attn_gate_by_head ? 1 : shape->head_dim);
 }
 
 int64_t qr_gate_offset(const qr_model_shape *shape) { return shape->attn_gate_apart ? 0 : shape->head_dim; }
 
-qr_head_gate_args qr_layer_head_gate_args(const qr_layer_pass *pass) {
+qr_head_gate_args qr_layer_head_gate_args(const qr_layer_pass *pass, const qr_layer *layer) {
     const qr_model_shape *s = &pass->model->shape;
+    const int64_t columns = qr_gate_columns(s, layer->n_heads);
     return (qr_head_gate_args){.x = pass->buffers.ungated,
                                .gate = pass->buffers.q_gate + qr_gate_offset(s),
                                .dst = pass->buffers.attended,
                                .dtype = pass->model->act_dtype,
                                .n_rows = pass->n_tokens,
-                               .n_heads = s->n_heads,
+                               .n_heads = layer->n_heads,
                                .dim = s->head_dim,
                                .gate_dim = s->attn_gate_by_head ? 1 : s->head_dim,
-                               .gate_stride = qr_gate_columns(s),
-                               .gate_head_stride = qr_gate_columns(s) / s->n_heads};
+                               .gate_stride = columns,
+                               .gate_head_stride = columns / layer->n_heads,
+                               .by_softplus = s->attn_gate_by_softplus};
 }
 
 /* v = k, where the layer has no v_proj. */
 static qrun_status take_values(const qr_layer_pass *pass, const qr_layer *layer, const float *k, float *v,
                                qr_error *err) {
-    const int64_t columns = qr_qkv_columns(&pass->model->shape, layer);
+    const int64_t columns = qr_qkv_columns(layer);
     const qr_copy_heads_args args = {.src = k,
                                      .dst = v,
                                      .n_rows = pass->n_tokens,
@@ -386,7 +382,7 @@ static qrun_status take_values(const qr_layer_pass *pass, const qr_layer *layer,
 /* Values of v_proj, whose heads are shorter than those of keys, and zeros behind each. */
 static qrun_status pad_values(const qr_layer_pass *pass, const qr_layer *layer, float *v, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
-    const int64_t stride = qr_qkv_columns(s, layer), padding = layer->head_dim - s->value_dim;
+    const int64_t stride = qr_qkv_columns(layer), padding = layer->head_dim - s->value_dim;
     const qr_copy_heads_args values = {.src = pass->buffers.values,
                                        .dst = v,
                                        .n_rows = pass->n_tokens,
@@ -454,8 +450,8 @@ static qrun_status norm_gathered(const qr_layer_pass *pass, const qr_norm *norm,
  * every rank gets all queries and keys. */
 static qrun_status norm_heads_of_all(const qr_layer_pass *pass, const qr_layer *layer, float *q, float *k,
                                      qr_error *err) {
-    const int64_t stride = qr_qkv_columns(&pass->model->shape, layer), n_ranks = pass->model->split.n_ranks;
-    const int64_t queries = pass->model->shape.n_heads * layer->head_dim;
+    const int64_t stride = qr_qkv_columns(layer), n_ranks = pass->model->split.n_ranks;
+    const int64_t queries = layer->n_heads * layer->head_dim;
     const int64_t keys = layer->n_kv_heads * layer->head_dim, part = queries + keys;
     const qr_gather heads = {.memory = pass->buffers.all_heads,
                              .n_rows = pass->n_tokens,
@@ -472,13 +468,13 @@ static qrun_status norm_heads_of_all(const qr_layer_pass *pass, const qr_layer *
 static qrun_status norm_queries_and_keys(const qr_layer_pass *pass, const qr_layer *layer, float *q, float *k,
                                          qr_error *err) {
     if (qr_model_gathers_heads(pass->model)) { return norm_heads_of_all(pass, layer, q, k, err); }
-    QR_RETURN_IF_ERROR(norm_heads(pass, layer, &layer->q_norm, q, pass->model->shape.n_heads, err));
+    QR_RETURN_IF_ERROR(norm_heads(pass, layer, &layer->q_norm, q, layer->n_heads, err));
     return layer->reads_shared_kv ? QRUN_OK : norm_heads(pass, layer, &layer->k_norm, k, layer->n_kv_heads, err);
 }
 
 static qrun_status rotate_queries_and_keys(const qr_layer_pass *pass, const qr_layer *layer, float *q, float *k,
                                            qr_error *err) {
-    QR_RETURN_IF_ERROR(rotate(pass, layer, layer->query_rope_kind, q, pass->model->shape.n_heads, err));
+    QR_RETURN_IF_ERROR(rotate(pass, layer, layer->query_rope_kind, q, layer->n_heads, err));
     return layer->reads_shared_kv ? QRUN_OK : rotate(pass, layer, layer->key_rope_kind, k, layer->n_kv_heads, err);
 }
 
@@ -495,7 +491,7 @@ static qrun_status finish_heads(const qr_layer_pass *pass, const qr_layer *layer
 }
 
 static float *keys_of(const qr_layer_pass *pass, const qr_layer *layer) {
-    return pass->buffers.qkv + pass->model->shape.n_heads * layer->head_dim;
+    return pass->buffers.qkv + layer->n_heads * layer->head_dim;
 }
 
 static float *values_of(const qr_layer_pass *pass, const qr_layer *layer) {
@@ -515,13 +511,13 @@ qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *
     if (s->latent.kv_rank > 0) { return qr_layer_latent_heads(pass, layer, err); }
     if (has_gated_q) { QR_RETURN_IF_ERROR(take_queries(pass, layer, b->qkv, err)); }
     if (s->attn_gate_apart) {
-        QR_RETURN_IF_ERROR(
-            qr_layer_linear(pass, &layer->attn_gate, b->attn_normed, b->q_gate, qr_gate_columns(s), false, err));
+        const int64_t columns = qr_gate_columns(s, layer->n_heads);
+        QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->attn_gate, b->attn_normed, b->q_gate, columns, false, err));
     }
     for (int i = has_gated_q ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
         const bool is_short = qr_layer_makes_short_values(s, layer, &layer->attn_in[i]);
         float *dst = is_short ? b->values : by_head ? b->by_head : b->qkv;
-        const int64_t stride = is_short ? layer->attn_in[i].weight.desc.rows : qr_qkv_columns(s, layer);
+        const int64_t stride = is_short ? layer->attn_in[i].weight.desc.rows : qr_qkv_columns(layer);
         QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, dst, stride, false, err));
     }
     if (by_head) { QR_RETURN_IF_ERROR(qr_layer_qkv_reorder(pass, layer, b->by_head, b->qkv, false, err)); }
@@ -533,7 +529,7 @@ qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *
 static qrun_status attend_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->buffers;
     const bool gated = pass->model->shape.attn_gated, padded = qr_model_pads_values(&pass->model->shape);
-    const int64_t stride = qr_qkv_columns(&pass->model->shape, layer);
+    const int64_t stride = qr_qkv_columns(layer);
     const qr_heads heads = {.q = b->qkv,
                             .k = keys_of(pass, layer),
                             .v = values_of(pass, layer),
@@ -543,7 +539,7 @@ static qrun_status attend_heads(const qr_layer_pass *pass, const qr_layer *layer
     QR_RETURN_IF_ERROR(pass->attend(pass->attend_arg, layer, &heads, err));
     if (padded) { return leave_padding_out(pass, err); }
     if (!gated) { return QRUN_OK; }
-    const qr_head_gate_args gate = qr_layer_head_gate_args(pass);
+    const qr_head_gate_args gate = qr_layer_head_gate_args(pass, layer);
     return qr_layer_op_head_gate(pass, &gate, err);
 }
 

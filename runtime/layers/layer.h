@@ -180,7 +180,7 @@ static inline qr_part qr_layer_part(const qrun_model *model, const qr_layer *lay
 static inline bool qr_model_gathers_heads(const qrun_model *model) {
     return model->split.n_ranks > 0 && model->family->norms_all_heads;
 }
-int64_t qr_qkv_columns(const qr_model_shape *shape, const qr_layer *layer);
+int64_t qr_qkv_columns(const qr_layer *layer);
 /* Whether heads of values are shorter than those of keys: attention sees zeros behind them, and puts out more of a head
  * than the last matrix reads. */
 static inline bool qr_model_pads_values(const qr_model_shape *shape) {
@@ -192,7 +192,7 @@ static inline bool qr_layer_makes_short_values(const qr_model_shape *shape, cons
     return qr_model_pads_values(shape) && linear == &layer->attn_in[2];
 }
 /* Of those, the columns that are normed: in buffers.qk_raw. */
-int64_t qr_raw_columns(const qr_model_shape *shape, const qr_layer *layer);
+int64_t qr_raw_columns(const qr_layer *layer);
 /* The widest buffers.qkv of any layer. */
 int64_t qr_widest_qkv(const qr_model_shape *shape);
 bool qr_model_is_gated(const qrun_model *model);
@@ -276,11 +276,11 @@ qrun_status qr_layer_rotate(const qr_layer_pass *pass, int32_t rope_kind, float 
 /* x [T, D] times the layer's scalar, where it has one: what the layer puts out, or the gradient of that. */
 qrun_status qr_layer_scale(const qr_layer_pass *pass, const qr_layer *layer, float *x, qr_error *err);
 
-/* Columns of buffers.q_gate, and where in them the first gate is. */
-int64_t qr_gate_columns(const qr_model_shape *shape);
+/* Columns of buffers.q_gate of so many heads, and where in them the first gate is. */
+int64_t qr_gate_columns(const qr_model_shape *shape, int64_t n_heads);
 int64_t qr_gate_offset(const qr_model_shape *shape);
 /* The gates of attention's output, for the backward part. */
-qr_head_gate_args qr_layer_head_gate_args(const qr_layer_pass *pass);
+qr_head_gate_args qr_layer_head_gate_args(const qr_layer_pass *pass, const qr_layer *layer);
 
 /* The final norm of n_rows of x [n_rows, D]: dst [n_rows, D] in its type. */
 qrun_status qr_layer_final_norm(const qr_layer_pass *pass, const float *x, int64_t n_rows, void *dst,

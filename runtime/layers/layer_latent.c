@@ -14,7 +14,7 @@ int64_t qr_latent_up_columns(const qr_model_shape *shape) {
 
 static int64_t query_stride(const qr_layer_pass *pass, const qr_layer *layer) {
     const qr_model_shape *s = &pass->model->shape;
-    return pass->keeps_latents ? qr_latent_query_columns(s) : qr_qkv_columns(s, layer);
+    return pass->keeps_latents ? qr_latent_query_columns(s) : qr_qkv_columns(layer);
 }
 
 /* dst [T, dim] act = norm(src), rows of buffers.latent. */
@@ -50,7 +50,7 @@ static qrun_status copy_heads(const qr_layer_pass *pass, const qr_layer *layer, 
                                      .dim = dim,
                                      .src_stride = src_stride,
                                      .src_head_stride = src_head_stride,
-                                     .dst_stride = qr_qkv_columns(s, layer),
+                                     .dst_stride = qr_qkv_columns(layer),
                                      .dst_head_stride = layer->head_dim};
     return dim > 0 ? qr_layer_op_copy_heads(pass, &args, err) : QRUN_OK;
 }

@@ -107,11 +107,12 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
     shape->attn_gated = config->attn_output_gate || config->attn_gate_apart;
     shape->attn_gate_apart = config->attn_gate_apart;
     shape->attn_gate_by_head = config->attn_gate_by_head;
+    shape->attn_gate_by_softplus = config->attn_gate_by_softplus;
     shape->gate_alpha = (float)config->experts.gate_alpha;
     shape->gate_limit = (float)config->experts.gate_limit;
     const qr_layer_heads *const kinds[] = {&config->attention.full, &config->attention.sliding};
     for (size_t i = 0; i < QR_COUNT_OF(kinds); i++) {
-        const int64_t heads = config->n_heads * kinds[i]->head_dim;
+        const int64_t heads = kinds[i]->n_heads * kinds[i]->head_dim;
         shape->widest_attended = qr_max(shape->widest_attended, heads);
         shape->widest_qkv = qr_max(shape->widest_qkv, heads + 2 * kinds[i]->n_kv_heads * kinds[i]->head_dim);
     }
@@ -142,7 +143,8 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
                          int64_t *cols) {
     const qr_model_shape *s = &model->shape;
     const int64_t n_ranks = qr_max(model->split.n_ranks, 1);
-    const int64_t q = s->n_heads * n_ranks * layer->head_dim, kv = all_kv_heads(model, layer) * layer->head_dim;
+    const int64_t n_heads = layer->n_heads * n_ranks;
+    const int64_t q = n_heads * layer->head_dim, kv = all_kv_heads(model, layer) * layer->head_dim;
     const qr_recurrent_shape recurrent = qr_recurrent_shape_of(&model->config);
     const int64_t channels = recurrent.channels, values = recurrent.values, value_heads = recurrent.n_value_heads;
     const qr_latent_config *latent = &s->latent;
@@ -162,7 +164,7 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
         case QR_ROLE_Q_DOWN: *rows = latent->query_rank; break;
         case QR_ROLE_Q_UP: *rows = q; break;
         case QR_ROLE_KV_DOWN: *rows = latent->kv_rank + latent->rotated_dim; break;
-        case QR_ROLE_KV_UP: *rows = s->n_heads * n_ranks * (latent->plain_dim + latent->value_dim); break;
+        case QR_ROLE_KV_UP: *rows = n_heads * (latent->plain_dim + latent->value_dim); break;
         case QR_ROLE_DELTA_Q:
         case QR_ROLE_DELTA_K: *rows = recurrent.n_key_heads * recurrent.key_dim; break;
         case QR_ROLE_DELTA_QKV: *rows = channels; break;
@@ -176,7 +178,7 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
         case QR_ROLE_DELTA_BA: *rows = 2 * value_heads; break;
         case QR_ROLE_CONV_IN:
         case QR_ROLE_SPACE_IN: *rows = recurrent.columns; break;
-        case QR_ROLE_ATTN_GATE: *rows = s->attn_gate_by_head ? s->n_heads * n_ranks : q; break;
+        case QR_ROLE_ATTN_GATE: *rows = s->attn_gate_by_head ? n_heads : q; break;
         case QR_ROLE_K: *rows = kv; break;
         case QR_ROLE_V: *rows = all_kv_heads(model, layer) * qr_value_dim(s, layer); break;
         case QR_ROLE_QKV: *rows = q + 2 * kv; break;
@@ -378,7 +380,7 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
     state->out_offset = is_out || role == QR_ROLE_ROUTER ? 0 : linear->out_offset + desc->rows;
     /* Short values are made in a place of their own; what queries bring along, gates, is not in their columns. */
     if (role == QR_ROLE_V && model->shape.value_dim > 0) { linear->out_offset = 0; }
-    if (role == QR_ROLE_Q) { state->out_offset = model->shape.n_heads * model->layers[layer].head_dim; }
+    if (role == QR_ROLE_Q) { state->out_offset = model->layers[layer].n_heads * model->layers[layer].head_dim; }
     return QRUN_OK;
 }
 
@@ -416,13 +418,13 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     if (role == QR_ROLE_CONV) { return recurrent.channels * recurrent.kernel; }
     if (role == QR_ROLE_RECURRENT_DT_BIAS) { return recurrent.n_value_heads * qr_recurrent_decays(&recurrent); }
     if (role == QR_ROLE_RECURRENT_A_LOG || role == QR_ROLE_SKIP) { return recurrent.n_value_heads; }
-    if (role == QR_ROLE_SINKS) { return s->n_heads * n_ranks; }
+    if (role == QR_ROLE_SINKS) { return layer->n_heads * n_ranks; }
     if (role == QR_ROLE_EXPERT_SCALE || role == QR_ROLE_CHOICE_BIAS) { return s->n_experts; }
     if (role == QR_ROLE_EXPERT_OUT_BIAS) { return s->hidden; }
     if (qr_role_is_expert_bias(role)) { return s->expert_mlp; }
     if (role != QR_ROLE_Q_NORM && role != QR_ROLE_K_NORM) { return s->hidden; }
     if (!model->family->norms_all_heads) { return layer->head_dim; }
-    return layer->head_dim * (role == QR_ROLE_Q_NORM ? s->n_heads * n_ranks : all_kv_heads(model, layer));
+    return layer->head_dim * (role == QR_ROLE_Q_NORM ? layer->n_heads * n_ranks : all_kv_heads(model, layer));
 }
 
 bool qr_model_is_parallel(const qrun_model *model) {
@@ -483,6 +485,7 @@ static void shape_layer(qrun_model *model, int64_t l, int32_t *n_recurrent) {
         layer->expert_slot = model->n_slots;
         model->n_slots += 2;
     }
+    layer->n_heads = heads.n_heads / qr_max(model->split.n_ranks, 1);
     layer->n_kv_heads = qr_split_kv_heads(&model->split, heads.n_kv_heads);
     layer->head_dim = heads.head_dim;
     layer->mlp = qr_model_config_mlp_size(config, l);

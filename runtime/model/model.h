@@ -79,13 +79,13 @@ typedef struct qr_layer {
     /* [D], where experts stand beside a dense MLP: after that, before them, after them, and of the router. dim 0: they
      * stand alone, or beside the expert that every token goes to. */
     qr_norm dense_out_norm, expert_norm, expert_out_norm, router_norm;
-    qr_norm expert_scale;         /* [E]: of their shares */
-    qr_norm choice_bias;          /* [E]: of their scores, where they are chosen; dim 0: none */
-    int64_t n_kv_heads, head_dim; /* KV and HD of this layer */
-    int64_t mlp;                  /* M of its dense MLP */
-    bool values_are_keys;         /* v is what k_proj makes, before norm and rotation */
-    bool is_read_by_others;       /* its K/V, by later layers */
-    bool reads_shared_kv;         /* of another layer, whose kv_group and kv_index these are: it has neither k nor v */
+    qr_norm expert_scale;                  /* [E]: of their shares */
+    qr_norm choice_bias;                   /* [E]: of their scores, where they are chosen; dim 0: none */
+    int64_t n_heads, n_kv_heads, head_dim; /* H, KV and HD of this layer, of this rank */
+    int64_t mlp;                           /* M of its dense MLP */
+    bool values_are_keys;                  /* v is what k_proj makes, before norm and rotation */
+    bool is_read_by_others;                /* its K/V, by later layers */
+    bool reads_shared_kv; /* of another layer, whose kv_group and kv_index these are: it has neither k nor v */
     qr_linear_layer attn_in[QR_MAX_ATTN_IN]; /* q, k, v; or one fused: columns [H·HD | KV·HD | KV·HD]. A q with gates,
                                               * [H, 2·HD] rows, has columns of its own. Of a layer with a
                                               * state: qr_recurrent_shape.columns */
@@ -186,7 +186,7 @@ qr_recurrent_shape qr_recurrent_shape_of(const qr_model_config *config);
 
 typedef struct qr_model_shape {
     int64_t hidden, n_layers, n_heads, mlp, vocab; /* n_heads, n_kv_heads, widest_qkv: of this rank, with a split */
-    int64_t n_kv_heads, head_dim;                  /* of most layers: those with a window, where they differ */
+    int64_t n_kv_heads, head_dim; /* of most layers: those with a window, where they differ; n_heads: the most of any */
     int64_t value_dim;       /* of a value's head, where it is another than of keys; 0: they are alike in every layer */
     int64_t widest_attended; /* H · HD, or values of a layer with a state, the largest of all layers and ranks */
     int64_t widest_qkv;      /* (H + 2 KV) · HD, the largest of all layers */
@@ -213,6 +213,7 @@ typedef struct qr_model_shape {
     bool attn_gated;              /* attention's output is multiplied by the sigmoid of gates that q_proj makes */
     bool attn_gate_apart;         /* a matrix of their own makes them */
     bool attn_gate_by_head;       /* and one for each head, not for each of its elements */
+    bool attn_gate_by_softplus;   /* not by the sigmoid */
     qr_latent_config latent;
     qr_recurrent_shape recurrent;
 } qr_model_shape;
@@ -224,7 +225,7 @@ static inline int64_t qr_value_dim(const qr_model_shape *shape, const qr_layer *
 
 /* What attention of a layer puts out for a token, and its last matrix reads. */
 static inline int64_t qr_attended_columns(const qr_model_shape *shape, const qr_layer *layer) {
-    return shape->n_heads * qr_value_dim(shape, layer);
+    return layer->n_heads * qr_value_dim(shape, layer);
 }
 
 /* Experts that are not held on the device (host_experts.h). */

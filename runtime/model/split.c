@@ -27,10 +27,10 @@ static bool recurrent_divides(const qr_recurrent_shape *recurrent, int32_t n_ran
 /* Whether every layer's heads are so many times a number of ranks, or as many ranks share each head for keys and
  * values. */
 static bool heads_divide(const qrun_model *model, int32_t n_ranks) {
-    if (model->config.n_heads % n_ranks != 0 || !recurrent_divides(&model->shape.recurrent, n_ranks)) { return false; }
+    if (!recurrent_divides(&model->shape.recurrent, n_ranks)) { return false; }
     for (int64_t l = 0; l < model->config.n_layers; l++) {
-        const int64_t n = qr_model_config_heads(&model->config, l).n_kv_heads;
-        if (!heads_or_ranks_divide(n, n_ranks)) { return false; }
+        const qr_layer_heads heads = qr_model_config_heads(&model->config, l);
+        if (heads.n_heads % n_ranks != 0 || !heads_or_ranks_divide(heads.n_kv_heads, n_ranks)) { return false; }
     }
     return true;
 }
@@ -114,7 +114,7 @@ qrun_status qr_split_model(qrun_model *model, const qrun_model_params *params, q
     shape->widest_qkv = 0;
     for (int64_t l = 0; l < model->config.n_layers; l++) {
         const qr_layer_heads heads = qr_model_config_heads(&model->config, l);
-        const int64_t n_heads = shape->n_heads + 2 * qr_split_kv_heads(&model->split, heads.n_kv_heads);
+        const int64_t n_heads = heads.n_heads / n + 2 * qr_split_kv_heads(&model->split, heads.n_kv_heads);
         shape->widest_qkv = qr_max(shape->widest_qkv, n_heads * heads.head_dim);
     }
     split_recurrent(&model->split, &shape->recurrent);

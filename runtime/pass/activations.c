@@ -77,21 +77,20 @@ typedef struct layer_kinds {
     int64_t heads, qkv, raw; /* H · HD, (H + 2 KV) · HD, and what of it is kept before it is normed */
 } layer_kinds;
 
-static layer_kinds kind_of(const qrun_model *model, const qr_layer *layer) {
-    const qr_model_shape *s = &model->shape;
+static layer_kinds kind_of(const qr_layer *layer) {
     if (layer->is_recurrent) { return (layer_kinds){.recurrent = true}; }
     return (layer_kinds){.attention = true,
                          .recurrent = layer->beside != NULL,
                          .beside = layer->beside != NULL,
-                         .heads = s->n_heads * layer->head_dim,
-                         .qkv = qr_qkv_columns(s, layer),
-                         .raw = qr_raw_columns(s, layer)};
+                         .heads = layer->n_heads * layer->head_dim,
+                         .qkv = qr_qkv_columns(layer),
+                         .raw = qr_raw_columns(layer)};
 }
 
 static layer_kinds kinds_of(const qrun_model *model) {
     layer_kinds kinds = {.attention = true, .recurrent = model->shape.recurrent.n_layers > 0};
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
-        const layer_kinds kind = kind_of(model, &model->layers[l]);
+        const layer_kinds kind = kind_of(&model->layers[l]);
         kinds.beside |= kind.beside;
         kinds.heads = qr_max(kinds.heads, kind.heads);
         kinds.qkv = qr_max(kinds.qkv, kind.qkv);
@@ -109,7 +108,7 @@ static void lay_heads(qr_layout *layout, const qrun_model *model, const layer_ki
         QR_LAY(layout, layer->buffers.qk_raw, t * kinds->raw, sizeof(float));
     }
     const size_t act = qr_dtype_bytes(model->act_dtype);
-    if (s->attn_gated) { QR_LAY(layout, layer->buffers.q_gate, t * qr_gate_columns(s), sizeof(float)); }
+    if (s->attn_gated) { QR_LAY(layout, layer->buffers.q_gate, t * qr_gate_columns(s, s->n_heads), sizeof(float)); }
     if (s->attn_gated || qr_model_pads_values(s)) { QR_LAY(layout, layer->buffers.ungated, t * kinds->heads, act); }
     if (s->latent.kv_rank == 0) { return; }
     QR_LAY(layout, layer->buffers.latent, t * qr_latent_columns(s), sizeof(float));
@@ -254,7 +253,7 @@ static void lay_kept(qr_layout *layout, const qrun_model *model, int64_t t, cons
         if (of->mixes && of->has_mlp && !of->is_parallel) {
             QR_LAY(layout, layer->x_mid, t * model->shape.hidden, sizeof(float));
         }
-        if (set.attn_kept && of->mixes) { lay_attention(layout, model, kind_of(model, of), t, t, layer); }
+        if (set.attn_kept && of->mixes) { lay_attention(layout, model, kind_of(of), t, t, layer); }
         if (set.mlp_kept && of->has_mlp) { lay_mlp(layout, model, t, layer); }
     }
 }

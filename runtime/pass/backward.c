@@ -451,8 +451,7 @@ qrun_status qr_pass_rotate_back(qr_train_pass *pass, int32_t rope_kind, float *d
  * added to `into`, where nothing rotates. */
 static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, int32_t rope_kind, const qr_norm *norm,
                                   int64_t first_column, int64_t n_heads, float *into, qr_error *err) {
-    const qr_model_shape *s = &pass->model->shape;
-    const int64_t stride = qr_qkv_columns(s, layer), raw_stride = qr_raw_columns(s, layer);
+    const int64_t stride = qr_qkv_columns(layer), raw_stride = qr_raw_columns(layer);
     float *dheads = pass->b.dqkv + first_column;
     const bool rotates_first = pass->model->family->norms_rotated;
     if (!rotates_first) {
@@ -480,7 +479,7 @@ static qrun_status shared_kv_backward(qr_train_pass *pass, const qr_layer *layer
 static qrun_status kv_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     QR_RETURN_IF_ERROR(shared_kv_backward(pass, layer, err));
     if (layer->reads_shared_kv) { return QRUN_OK; }
-    const int64_t k = pass->model->shape.n_heads * layer->head_dim, v = k + layer->n_kv_heads * layer->head_dim;
+    const int64_t k = layer->n_heads * layer->head_dim, v = k + layer->n_kv_heads * layer->head_dim;
     float *into = layer->values_are_keys ? pass->b.dqkv + k : NULL;
     QR_RETURN_IF_ERROR(
         heads_backward(pass, layer, layer->key_rope_kind, &layer->k_norm, k, layer->n_kv_heads, NULL, err));
@@ -488,9 +487,9 @@ static qrun_status kv_backward(qr_train_pass *pass, const qr_layer *layer, qr_er
 }
 
 /* Through the gates of attention's output, in place, to dq_gate or its half of gates. */
-static qrun_status gates_backward(qr_train_pass *pass, qr_error *err) {
+static qrun_status gates_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_pass blocks = qr_pass_layer(pass);
-    const qr_head_gate_backward_args args = {.forward = qr_layer_head_gate_args(&blocks),
+    const qr_head_gate_backward_args args = {.forward = qr_layer_head_gate_args(&blocks, layer),
                                              .dy = pass->b.dattended,
                                              .dx = pass->b.dattended,
                                              .dgate = pass->b.dq_gate + qr_gate_offset(&pass->model->shape)};
@@ -500,13 +499,13 @@ static qrun_status gates_backward(qr_train_pass *pass, qr_error *err) {
 /* The other half: queries, from dqkv. Then through their matrix. */
 static qrun_status gated_queries_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
-    const int64_t columns = 2 * s->n_heads * s->head_dim;
+    const int64_t columns = 2 * layer->n_heads * s->head_dim;
     const qr_copy_heads_args args = {.src = pass->b.dqkv,
                                      .dst = pass->b.dq_gate,
                                      .n_rows = pass->n_tokens,
-                                     .n_heads = s->n_heads,
+                                     .n_heads = layer->n_heads,
                                      .dim = s->head_dim,
-                                     .src_stride = qr_qkv_columns(s, layer),
+                                     .src_stride = qr_qkv_columns(layer),
                                      .src_head_stride = s->head_dim,
                                      .dst_stride = columns,
                                      .dst_head_stride = 2 * s->head_dim};
@@ -517,9 +516,9 @@ static qrun_status gated_queries_backward(qr_train_pass *pass, const qr_layer *l
 
 qrun_status qr_pass_attend_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
-    const int64_t q = s->n_heads * layer->head_dim, kv = layer->n_kv_heads * layer->head_dim;
+    const int64_t q = layer->n_heads * layer->head_dim, kv = layer->n_kv_heads * layer->head_dim;
     qr_timeline_part(pass->backend, qr_layer_part(pass->model, layer));
-    if (s->attn_gated) { QR_RETURN_IF_ERROR(gates_backward(pass, err)); }
+    if (s->attn_gated) { QR_RETURN_IF_ERROR(gates_backward(pass, layer, err)); }
     const qr_attention_packed_backward_args args = {.forward = qr_pass_attention_args(pass, layer),
                                                     .dout = pass->b.dattended,
                                                     .dq = pass->b.dqkv,
@@ -527,19 +526,19 @@ qrun_status qr_pass_attend_backward(qr_train_pass *pass, const qr_layer *layer, 
                                                     .dv = pass->b.dqkv + q + kv,
                                                     .dsinks =
                                                         qr_parameters_gradient(pass->parameters, layer->sinks.weight),
-                                                    .dqkv_stride = qr_qkv_columns(s, layer)};
+                                                    .dqkv_stride = qr_qkv_columns(layer)};
     return qr_attention_packed_backward(pass->backend, &args, pass->workspace, err);
 }
 
 /* b.kv_up = the gradient of values without what is behind them, from dqkv. */
 static qrun_status take_short_values(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
-    const qr_copy_heads_args args = {.src = pass->b.dqkv + (s->n_heads + layer->n_kv_heads) * layer->head_dim,
+    const qr_copy_heads_args args = {.src = pass->b.dqkv + (layer->n_heads + layer->n_kv_heads) * layer->head_dim,
                                      .dst = pass->b.kv_up,
                                      .n_rows = pass->n_tokens,
                                      .n_heads = layer->n_kv_heads,
                                      .dim = s->value_dim,
-                                     .src_stride = qr_qkv_columns(s, layer),
+                                     .src_stride = qr_qkv_columns(layer),
                                      .src_head_stride = layer->head_dim,
                                      .dst_stride = layer->n_kv_heads * s->value_dim,
                                      .dst_head_stride = s->value_dim};
@@ -572,7 +571,8 @@ static qrun_status pad_values(qr_train_pass *pass, const float *dvalues, qr_erro
 qrun_status qr_pass_attention_heads_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     if (s->latent.kv_rank > 0) { return qr_pass_latent_heads_backward(pass, layer, err); }
-    QR_RETURN_IF_ERROR(heads_backward(pass, layer, layer->query_rope_kind, &layer->q_norm, 0, s->n_heads, NULL, err));
+    QR_RETURN_IF_ERROR(
+        heads_backward(pass, layer, layer->query_rope_kind, &layer->q_norm, 0, layer->n_heads, NULL, err));
     QR_RETURN_IF_ERROR(kv_backward(pass, layer, err));
     const void *normed = pass->current->buffers.attn_normed;
     const bool has_gated_q = s->attn_gated && !s->attn_gate_apart, by_head = pass->model->family->qkv_by_head;
@@ -586,12 +586,12 @@ qrun_status qr_pass_attention_heads_backward(qr_train_pass *pass, const qr_layer
         const bool is_short = qr_layer_makes_short_values(s, layer, linear);
         const float *dheads = by_head ? pass->b.by_head : pass->b.dqkv;
         const float *dy = is_short ? pass->b.kv_up : dheads + linear->out_offset;
-        const int64_t stride = is_short ? linear->weight.desc.rows : qr_qkv_columns(s, layer);
+        const int64_t stride = is_short ? linear->weight.desc.rows : qr_qkv_columns(layer);
         if (is_short) { QR_RETURN_IF_ERROR(take_short_values(pass, layer, err)); }
         QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, linear, normed, dy, stride, pass->b.dnormed, i > 0, err));
     }
     if (!s->attn_gate_apart) { return QRUN_OK; }
-    return qr_pass_linear_backward(pass, &layer->attn_gate, normed, pass->b.dq_gate, qr_gate_columns(s),
+    return qr_pass_linear_backward(pass, &layer->attn_gate, normed, pass->b.dq_gate, qr_gate_columns(s, layer->n_heads),
                                    pass->b.dnormed, true, err);
 }
 

@@ -51,7 +51,7 @@ static qrun_status queries_backward(qr_train_pass *pass, const qr_layer *layer, 
     const qr_model_shape *s = &pass->model->shape;
     const qr_layer_buffers *kept = &pass->current->buffers;
     const qr_latent_layers *latent = &layer->latent;
-    const int64_t stride = qr_qkv_columns(s, layer);
+    const int64_t stride = qr_qkv_columns(layer);
     float *dq = pass->b.dqkv, *dlatent = work_of(pass).q;
     QR_RETURN_IF_ERROR(qr_pass_rotate_back(pass, layer->query_rope_kind, dq + qr_latent_rotated_from(s), s->n_heads,
                                            layer->head_dim, stride, err));
@@ -70,7 +70,7 @@ static qrun_status queries_backward(qr_train_pass *pass, const qr_layer *layer, 
 static qrun_status gather_heads(qr_train_pass *pass, const qr_layer *layer, float *dshared, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     const qr_latent_config *c = &s->latent;
-    const int64_t stride = qr_qkv_columns(s, layer), dim = layer->head_dim, of_head = c->plain_dim + c->value_dim;
+    const int64_t stride = qr_qkv_columns(layer), dim = layer->head_dim, of_head = c->plain_dim + c->value_dim;
     const int64_t up = qr_latent_up_columns(s), columns = qr_latent_kv_columns(s);
     const float *dk = pass->b.dqkv + s->n_heads * dim, *dv = dk + s->n_heads * dim;
     float *dup = pass->b.kv_up;

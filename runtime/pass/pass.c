@@ -13,15 +13,15 @@ qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const
     float *qkv = kept->buffers.qkv;
     return (qr_attention_packed_args){
         .q = qkv,
-        .k = qkv + s->n_heads * layer->head_dim,
-        .v = qkv + (s->n_heads + layer->n_kv_heads) * layer->head_dim,
+        .k = qkv + layer->n_heads * layer->head_dim,
+        .v = qkv + (layer->n_heads + layer->n_kv_heads) * layer->head_dim,
         .dst = s->attn_gated || qr_model_pads_values(s) ? kept->buffers.ungated : kept->buffers.attended,
         .dst_dtype = pass->model->act_dtype,
         .lse = kept->lse,
         .seq_start = pass->b.seq_start,
         .n_tokens = pass->n_tokens,
-        .qkv_stride = qr_qkv_columns(s, layer),
-        .n_heads = (int32_t)s->n_heads,
+        .qkv_stride = qr_qkv_columns(layer),
+        .n_heads = (int32_t)layer->n_heads,
         .n_kv_heads = (int32_t)layer->n_kv_heads,
         .head_dim = (int32_t)layer->head_dim,
         .n_seqs = (int32_t)pass->n_sequences,
@@ -38,8 +38,8 @@ qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const
 
 qrun_status qr_pass_copy_shared_kv(qr_train_pass *pass, const qr_layer *layer, float *qkv, float *shared,
                                    bool to_shared, bool accumulate, qr_error *err) {
-    float *own = qkv + pass->model->shape.n_heads * layer->head_dim;
-    const int64_t kv = 2 * layer->n_kv_heads * layer->head_dim, columns = qr_qkv_columns(&pass->model->shape, layer);
+    float *own = qkv + layer->n_heads * layer->head_dim;
+    const int64_t kv = 2 * layer->n_kv_heads * layer->head_dim, columns = qr_qkv_columns(layer);
     const qr_copy_heads_args args = {.src = to_shared ? own : shared,
                                      .dst = to_shared ? shared : own,
                                      .n_rows = pass->n_tokens,

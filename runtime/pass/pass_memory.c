@@ -35,7 +35,7 @@ int64_t qr_pass_logit_rows(const qrun_model *model, const qr_train_limits *limit
 
 static int64_t widest_output(const qrun_model *model) {
     const qr_model_shape *s = &model->shape;
-    const int64_t gated_queries = s->attn_gated ? qr_gate_columns(s) : 0;
+    const int64_t gated_queries = s->attn_gated ? qr_gate_columns(s, s->n_heads) : 0;
     const int64_t attention = qr_max(gated_queries, qr_widest_qkv(s));
     const int64_t inputs = s->n_layers * s->layer_input;
     return qr_max(qr_max(qr_max(s->hidden, s->n_experts), inputs), qr_max(attention, qr_model_mlp_columns(model)));
@@ -130,7 +130,7 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
                                    * after it */
     recurrent.part = qr_recurrent_part(model);
     mlp.part = QR_PART_MLP;
-    if (s->attn_gated) { QR_LAY(&layout, b->dq_gate, t * qr_gate_columns(s), f32); }
+    if (s->attn_gated) { QR_LAY(&layout, b->dq_gate, t * qr_gate_columns(s, s->n_heads), f32); }
     const int64_t short_columns = qr_model_pads_values(s) ? s->n_heads * s->value_dim : 0;
     if (model->family->qkv_by_head) { QR_LAY(&layout, b->by_head, rows * qr_widest_qkv(s), f32); }
     QR_LAY(&layout, b->kv_up, rows * qr_max(qr_latent_up_columns(s), short_columns), f32);

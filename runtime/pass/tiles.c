@@ -57,9 +57,9 @@ static void skip_common(const qrun_model *model, int64_t n, qr_pass_buffers *b) 
 static void skip_of_layer(const qrun_model *model, const qr_layer *layer, int64_t n, qr_pass_buffers *b,
                           qr_kept_layer *kept) {
     const qr_model_shape *s = &model->shape;
-    const int64_t heads = layer->is_recurrent ? s->recurrent.values : s->n_heads * layer->head_dim;
+    const int64_t heads = layer->is_recurrent ? s->recurrent.values : layer->n_heads * layer->head_dim;
     const int64_t attended = layer->is_recurrent ? heads : qr_attended_columns(s, layer);
-    const int64_t qkv = layer->is_recurrent ? s->recurrent.columns : qr_qkv_columns(s, layer);
+    const int64_t qkv = layer->is_recurrent ? s->recurrent.columns : qr_qkv_columns(layer);
     skip(&b->dattended, n, heads);
     skip(&b->dqkv, n, qkv);
     skip(&kept->x_in, n, s->hidden);
@@ -76,9 +76,9 @@ static void skip_of_layer(const qrun_model *model, const qr_layer *layer, int64_
         skip(&kept->buffers.beside_qkv, n, s->recurrent.columns);
         skip_act(&kept->buffers.beside_attended, n, s->recurrent.values, model->act_dtype);
     }
-    skip(&b->dq_gate, n, qr_gate_columns(s));
-    skip(&kept->buffers.qk_raw, n, qr_raw_columns(s, layer));
-    skip(&kept->buffers.q_gate, n, qr_gate_columns(s));
+    skip(&b->dq_gate, n, qr_gate_columns(s, layer->n_heads));
+    skip(&kept->buffers.qk_raw, n, qr_raw_columns(layer));
+    skip(&kept->buffers.q_gate, n, qr_gate_columns(s, layer->n_heads));
     skip_act(&kept->buffers.ungated, n, heads, model->act_dtype);
     skip(&kept->buffers.latent, n, qr_latent_columns(s));
     skip_act(&kept->buffers.q_latent, n, s->latent.query_rank, model->act_dtype);

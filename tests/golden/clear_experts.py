@@ -19,7 +19,7 @@ def _scores(model, ids):
              "DeepseekV3TopkRouter", "Glm4MoeLiteTopkRouter", "NemotronHTopkRouter", "MiniMaxM2TopKRouter",
              "Dots1TopkRouter", "ExaoneMoeTopkRouter", "HYV3TopKRouter", "SolarOpenTopkRouter", "AfmoeTokenChoiceRouter",
              "AXK1TopkRouter", "Kolibri1TopKRouter", "Cohere2MoeTopKRouter",
-             "MiMoV2FlashTopkRouter", "KimiLinearTopkRouter")
+             "MiMoV2FlashTopkRouter", "KimiLinearTopkRouter", "LagunaTopKRouter")
     routers = [module for module in model.modules()
                if type(module).__name__ in names and getattr(module, "expert_selection_fn", "sigmoid") == "sigmoid"
                or (type(module).__name__ == "DeepseekV2TopkRouter" and (module.num_group or 1) > 1)]

@@ -770,6 +770,26 @@ FAMILIES = [
                    mup_enabled=True, rms_norm_eps=2e-3, global_attn_every_n_layers=4) | _rope("default", 10000.0),
            "gates of attention's output, norms before and after the blocks, windows in which alone positions rotate; 3 "
            "of 7 experts chosen by sigmoids plus a bias; embeddings that a factor scales", prompt_lengths=(1, 7, 8, 20)),
+    Family("laguna", "laguna",
+           _config(48, 4, 2, 4, 60, head_dim=16, tie_word_embeddings=False, num_experts=6, num_experts_per_tok=2,
+                   moe_intermediate_size=20, shared_expert_intermediate_size=28, moe_routed_scaling_factor=1.6,
+                   sliding_window=8, rms_norm_eps=2e-3, num_attention_heads_per_layer=[4, 6, 6, 4],
+                   layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+                   mlp_layer_types=["dense", "sparse", "dense", "sparse"],
+                   rope_parameters=dict(
+                       full_attention=dict(rope_type="yarn", rope_theta=500000.0, factor=4.0, beta_fast=64.0,
+                                           beta_slow=1.0, original_max_position_embeddings=64,
+                                           partial_rotary_factor=0.5),
+                       sliding_attention=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=1.0))),
+           "heads of queries by the layer's kind, each with a gate by softplus; a part of them rotates where there is no "
+           "window; 2 of 6 experts chosen by sigmoids plus a bias", prompt_lengths=(1, 7, 8, 16)),
+    Family("laguna-elements", "laguna",
+           _config(40, 6, 2, 3, 52, head_dim=24, tie_word_embeddings=False, num_experts=6, num_experts_per_tok=2,
+                   moe_intermediate_size=20, shared_expert_intermediate_size=20, gating="per-element",
+                   rms_norm_eps=2e-3, layer_types=["full_attention"] * 3,
+                   rope_parameters=dict(
+                       full_attention=dict(rope_type="default", rope_theta=500000.0, partial_rotary_factor=0.5))),
+           "gates by softplus of every element of a head, no windows", prompt_lengths=(1, 7, 16)),
     Family("axk1", "axk1",
            _config(40, 4, 4, 3, 68, tie_word_embeddings=False, q_lora_rank=28, kv_lora_rank=24, qk_nope_head_dim=14,
                    qk_rope_head_dim=10, v_head_dim=20, n_routed_experts=8, num_experts_per_tok=2,

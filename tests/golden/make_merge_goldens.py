@@ -68,6 +68,7 @@ CASES = {
     "olmo-hybrid-lora": ("olmo-hybrid", "training/adapters/olmo-hybrid", "q, k and v of the gated delta rule apart"),
     "kimi-linear-lora": ("kimi-linear", "training/adapters/kimi-linear", "names in memory that are not the folder's"),
     "mimo-v2-flash-lora": ("mimo-v2-flash", "training/adapters/mimo-v2-flash", "values shorter than keys"),
+    "laguna-lora": ("laguna", "training/adapters/laguna", "heads of several counts, and their gates"),
     "sarvam-moe-lora": ("sarvam-moe", "training/adapters/sarvam-moe", "q, k and v in one tensor of the folder"),
     "gpt-neox-lora": ("gpt-neox", "training/adapters/gpt-neox", "q, k and v of one head after the other"),
     "olmo-lora": ("olmo", "training/adapters/olmo", "LayerNorm without weights"),
@@ -150,7 +151,7 @@ def _merge_dtype(name, base):
 
 
 def _folder_name(base, name):
-    name = folder_name(name)
+    name = folder_name(base, name)
     if base == "kimi-linear":
         return name.replace(".forget_gate.", ".")
     if base in ("qwen2-vl", "qwen2_5-vl"):

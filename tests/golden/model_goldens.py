@@ -281,6 +281,10 @@ def older_config(family, folder):
         return _older_kimi_config(config)
     if family.model_type == "mellum":   # younger than transformers 5
         return config
+    if family.model_type == "laguna":   # as published
+        return config | dict(gating_types=["per_head"] * 4 if config["gating"] is True else ["per_element"] * 3,
+                             decoder_sparse_step=1, norm_topk_prob=True, partial_rotary_factor=0.5,
+                             moe_router_use_sigmoid=True, swa_attention_sink_enabled=False)
     config.pop("layer_types", None)
     config.pop("layers_block_type", None)
     config.pop("_sliding_window_pattern", None)
@@ -332,10 +336,11 @@ def check_older_config(family, config_dict, config):
             raise SystemExit(f"{family.name}: the older config.json differs in {key}: {older} instead of {newer}")
 
 
-def folder_name(name):
+def folder_name(base, name):
     """What folders call a parameter, where save_pretrained renames it: gates of LFM3, the norm after A.X K1's experts."""
-    return (name.replace(".self_attn.g_proj.", ".self_attn.gate_proj.")
-            .replace(".mlp.post_mlp_layernorm.", ".post_mlp_layernorm."))
+    if base.startswith("lfm3"):
+        name = name.replace(".self_attn.g_proj.", ".self_attn.gate_proj.")
+    return name.replace(".mlp.post_mlp_layernorm.", ".post_mlp_layernorm.")
 
 
 def load(folder, dtype):

@@ -55,6 +55,7 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "afmoe": ATTENTION,
            "axk1": LATENT,
            "mimo-v2-flash": ATTENTION,
+           "laguna": ATTENTION + ["g_proj"],
            "olmo-hybrid": LLAMA_LINEAR + ["a_proj", "b_proj", "g_proj"],
            "kimi-linear": ["q_proj", "k_proj", "v_proj", "b_proj", "f_a_proj", "f_b_proj", "g_a_proj", "g_b_proj"]
            + LATENT[2:],
@@ -136,6 +137,7 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("kimi-linear", "kimi-linear",
             "every linear layer of attention and of Kimi delta attention; A and B random"),
     Adapter("mimo-v2-flash", "mimo-v2-flash", "attention, A and B random"),
+    Adapter("laguna", "laguna", "attention and its gates, A and B random"),
     Adapter("kolibri1", "kolibri1", "attention, A and B random"),
     Adapter("nemotron", "nemotron", "every linear layer; A and B random"),
     *(Adapter(family, family, "every linear layer; A and B random") for family in ("gpt-neox", "gpt-neox-in-turn")),
@@ -271,13 +273,15 @@ def by_matrix(base, tensors):
     for name, tensor in tensors.items():
         if base == "mixtral" or (base == "kimi-linear" and ".layers.0." not in name):    # of which the first is dense
             name = name.replace(".mlp.", ".block_sparse_moe.")
-        name = folder_name(name)
+        name = folder_name(base, name)
         if base == "olmo-hybrid" and ".layers.1." not in name:    # layers with a state
             name = (name.replace(".input_layernorm.", ".attention_layer_norm.")
                     .replace(".post_attention_layernorm.", ".feedforward_layer_norm."))
         name = name.replace(".self_attn.forget_gate.", ".self_attn.")
         if base == "mimo-v2-flash":
             name = name.replace(".self_attn.sinks", ".self_attn.attention_sink_bias")
+        if base == "laguna":
+            name = name.replace(".mlp.shared_experts.", ".mlp.shared_expert.")
         if name.endswith(("experts.gate_up_proj", "experts.up_proj", "experts.down_proj")):
             result |= dict(_matrices_of_stack(base, name, tensor))
         else:
@@ -293,8 +297,9 @@ def _integers(low, high, n, *key):
 # models with dynamic and longrope scaling were trained for, and some are not. "clear-experts" leaves a model no doubt
 # about its experts: its last members are the first random sequences of their lengths that do so in ernie4_5-moe, and
 # those of "clear-blocks" the first in nemotron-h-moe, with its adapters and without, of "clear-groups" the first in
-# deepseek-v3-groups, those of "clear-logits" the first in kolibri1 and of "clear-channels" in kimi-linear, with their
-# adapters and without, and those of "clear-latents" the first in sarvam-mla, with its adapter.
+# deepseek-v3-groups, those of "clear-logits" the first in kolibri1, of "clear-channels" in kimi-linear and of
+# "clear-heads" in laguna, with their adapters and without, and those of "clear-latents" the first in sarvam-mla, with
+# its adapter.
 _MICRO_BATCHES = {
     "micro-batch": [(5, [0, 1]), (17, [0, 1, 2, 3, 9, 10]), (33, [*range(12), 20, 32])],
     "lengths": [(57, [0, 1, 30]), (9, []), (45, [*range(20)]), (53, [*range(3, 40)])],
@@ -302,6 +307,7 @@ _MICRO_BATCHES = {
     "clear-groups": [(5, [0, 1], 0), (17, [0, 1, 2, 3, 9, 10], 44), (25, [*range(9), 20], 2594)],
     "clear-logits": [(5, [0, 1], 1), (9, [0, 1, 2, 3], 0), (17, [*range(5), 12], 2)],
     "clear-latents": [(5, [0, 1], 1), (9, [0, 1, 2, 3], 4), (17, [*range(5), 12], 0)],
+    "clear-heads": [(5, [0, 1], 2), (9, [0, 1, 2, 3], 0), (17, [*range(5), 12], 32)],
     "clear-channels": [(5, [0, 1], 2), (9, [0, 1, 2, 3], 4), (17, [*range(5), 12], 61)],
     "pairs": [(21, [*range(6)]), (26, [*range(6)]), (13, [*range(4)]), (40, [*range(4)])],
     "clear-blocks": [(5, [0, 1], 12), (17, [0, 1, 2, 3, 9, 10], 34), (25, [*range(9), 20], 787)],

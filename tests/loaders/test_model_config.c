@@ -838,6 +838,52 @@ static void test_afmoe(void) {
                   "afmoe model without \"sliding_window\"");
 }
 
+/* Laguna as it is published, and what no published model has. */
+static void test_laguna(void) {
+    PARSE(
+        "{'model_type':'laguna','num_hidden_layers':4,'num_attention_heads':48,'num_key_value_heads':8,'head_dim':128,"
+        "'num_attention_heads_per_layer':[48,64,64,48],'gating':'per-head','gating_types':['per_head','per_head',"
+        "'per_head','per_head'],'layer_types':['full_attention','sliding_attention','sliding_attention',"
+        "'full_attention'],'mlp_layer_types':['dense','sparse','sparse','sparse'],'mlp_only_layers':[0],"
+        "'moe_routed_scaling_factor':2.5,'sliding_window':512,'swa_attention_sink_enabled':false,"
+        "'moe_router_logit_softcapping':0.0,'norm_topk_prob':true,'partial_rotary_factor':0.5,'rope_parameters':{"
+        "'original_max_position_embeddings':4096,'full_attention':{'rope_type':'yarn','rope_theta':5e5,'factor':32,"
+        "'original_max_position_embeddings':4096,'beta_fast':64,'beta_slow':1,'partial_rotary_factor':0.5},"
+        "'sliding_attention':{'rope_type':'default','rope_theta':1e4,'partial_rotary_factor':1.0}}}");
+    CHECK(c.n_heads == 64 && c.attention.full.n_heads == 48 && c.attention.sliding.n_heads == 64 && c.n_kv_heads == 8);
+    CHECK(c.attn_gate_apart && c.attn_gate_by_head && c.attn_gate_by_softplus && c.sliding_window == 512);
+    CHECK(!c.layer_slides[0] && c.layer_slides[1] && c.layer_slides[2] && !c.layer_slides[3]);
+    CHECK(!c.experts.layer_has_experts[0] && c.experts.layer_has_experts[1] && c.experts.n_experts == 256);
+    CHECK(c.experts.share_factor == 2.5 && c.experts.has_choice_bias && c.experts.has_sigmoid_router);
+    CHECK(c.experts.normalizes && c.experts.sum_eps == 0 && c.experts.shared_intermediate_size == 512);
+    CHECK(c.rope.rotary_dim == 64 && c.rope_local.rotary_dim == 128 && c.rope.type == QR_ROPE_YARN);
+    CHECK(c.rope.theta == 5e5 && c.rope_local.theta == 1e4 && c.rope.factor == 32 && c.rope.beta_fast == 64);
+    qr_model_config_free(&c);
+#define LAGUNA "{'model_type':'laguna','num_hidden_layers':2,'rope_parameters':{'full_attention':{}}"
+    CHECK(parse(LAGUNA ",'gating':'per-element','num_attention_heads_per_layer':[16,16]}", &c, NULL) == QRUN_OK);
+    CHECK(c.n_heads == 16 && c.attention.sliding.n_heads == 16 && !c.attn_gate_by_head && c.attn_gate_by_softplus);
+    CHECK(!c.experts.layer_has_experts[0] && c.experts.layer_has_experts[1] && c.rope.rotary_dim == 128);
+    qr_model_config_free(&c);
+    static const char *const unsupported[][2] = {
+        {LAGUNA ",'gating':false}", "\"gating\" should be"},
+        {LAGUNA ",'gating':'per-layer'}", "\"gating\" should be"},
+        {LAGUNA ",'gating_types':['per_head','per_element']}", "the same in all layers"},
+        {LAGUNA ",'num_attention_heads_per_layer':[16,24]}", "layer 1 has other heads"},
+        {LAGUNA ",'moe_apply_router_weight_on_input':true}", "\"moe_apply_router_weight_on_input\""},
+        {LAGUNA ",'swa_attention_sink_enabled':true}", "\"swa_attention_sink_enabled\""},
+        {LAGUNA ",'moe_router_logit_softcapping':30.0}", "\"moe_router_logit_softcapping\""},
+        {LAGUNA ",'norm_topk_prob':false}", "\"norm_topk_prob\": false"},
+        {LAGUNA ",'moe_router_use_sigmoid':false}", "\"moe_router_use_sigmoid\": false"}};
+    for (size_t i = 0; i < QR_COUNT_OF(unsupported); i++) {
+        check_refused(unsupported[i][0], QRUN_ERROR_UNSUPPORTED, unsupported[i][1]);
+    }
+    check_refused(LAGUNA ",'num_attention_heads_per_layer':[48]}", QRUN_ERROR_INPUT, "for each of 2 layers");
+    check_refused(LAGUNA ",'num_attention_heads_per_layer':[48,48,48]}", QRUN_ERROR_INPUT, "for each of 2 layers");
+    check_refused(LAGUNA ",'num_attention_heads_per_layer':[12,12]}", QRUN_ERROR_INPUT, "a multiple of 8");
+    check_refused("{'model_type':'laguna'}", QRUN_ERROR_INPUT, "needs \"rope_parameters\"");
+#undef LAGUNA
+}
+
 static void test_axk1(void) {
     PARSE("{'model_type':'axk1','num_hidden_layers':3,'first_k_dense_replace':1,'moe_layer_freq':1}");
     CHECK(!c.experts.layer_has_experts[0] && c.experts.layer_has_experts[1] && c.experts.n_groups == 8);
@@ -2183,6 +2229,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_gpt_neox);
     CHECK_RUN(test_flex_olmo);
     CHECK_RUN(test_afmoe);
+    CHECK_RUN(test_laguna);
     CHECK_RUN(test_axk1);
     CHECK_RUN(test_olmo_hybrid);
     CHECK_RUN(test_kimi_linear);

@@ -167,6 +167,7 @@ static void test_host_experts(void) {
         {"models/nemotron-h-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
         {"models/gpt-oss-mxfp4", QRUN_QUANT_AUTO, QRUN_DTYPE_BF16, QRUN_KV_INT8, {NULL, NULL}, true},
         {"models/mimo-v2-flash", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
+        {"models/laguna", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
         {"models/gemma4-moe", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_AUTO, {NULL, NULL}, true},
         {"models/deepseek-v2", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
         {"models/mixtral-stacked", QRUN_QUANT_INT8, QRUN_DTYPE_F16, QRUN_KV_AUTO, {NULL, NULL}, true},

@@ -194,6 +194,7 @@ static void test_refused(void) {
         {"olmo-hybrid", "a olmo-hybrid model has no name in llama.cpp"},
         {"kimi-linear", "a kimi-linear model has no name in llama.cpp"},
         {"mimo-v2-flash", "a mimo-v2-flash model has no name in llama.cpp"},
+        {"laguna", "a laguna model has no name in llama.cpp"},
         {"mistral4", "a mistral4 model has no name in llama.cpp"},
         {"youtu", "a youtu model has no name in llama.cpp"},
         {"falcon-h1", "a falcon-h1 model has no name in llama.cpp"},

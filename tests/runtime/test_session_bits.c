@@ -292,6 +292,8 @@ static void test_kimi_linear_nf4(void) {
 static void test_mimo_nf4(void) {
     run_model("models/mimo-v2-flash", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
 }
+/* Heads of queries by the layer's kind, of which a part rotates in one, and gates by softplus. */
+static void test_laguna_nf4(void) { run_model("models/laguna", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL); }
 /* Norms without weights, and heads that rotate the other way around. */
 static void test_nanochat_int8(void) {
     run_model("models/nanochat", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
@@ -556,6 +558,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_olmo_hybrid_int8);
     CHECK_RUN(test_kimi_linear_nf4);
     CHECK_RUN(test_mimo_nf4);
+    CHECK_RUN(test_laguna_nf4);
     CHECK_RUN(test_nanochat_int8);
     CHECK_RUN(test_gpt_neox_int8);
     CHECK_RUN(test_nemotron_nf4_dq);

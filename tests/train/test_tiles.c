@@ -120,6 +120,7 @@ static void test_runs_have_the_same_bits(void) {
         {"delta-apart", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "olmo-hybrid"},
         {"delta-channels", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "kimi-linear"},
         {"short-values", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, false, 0.1, "mimo-v2-flash"},
+        {"heads-by-layer", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "laguna"},
         {"norm-of-experts", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "axk1"},
         {"heads-in-turn", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "gpt-neox"},
         {"plain-norms", "full", QRUN_DTYPE_F32, QRUN_BATCHING_PACK, false, true, 0, "nanochat"},
