@@ -194,6 +194,28 @@ static op_size of_forward(qr_op op, const void *args) {
             ARGS(xielu);
             return rows_of(a->n_rows, a->dim, F32_BYTES + BYTES(a->dst_dtype));
         }
+        case QR_OP_gaussian_topk: {
+            ARGS(gaussian_topk);
+            return rows_of(a->n_rows, a->dim, READ_WRITE);
+        }
+        case QR_OP_stream_coefs: {
+            ARGS(stream_coefs);
+            return product(a->n_rows, a->dim, F32_BYTES, a->n_coefs, F32_BYTES);
+        }
+        case QR_OP_stream_predict: {
+            ARGS(stream_predict);
+            return plus(rows_of(a->n_rows, a->n_streams * a->dim, READ_WRITE),
+                        (double)F32_BYTES * (double)a->n_rows * (double)a->dim);
+        }
+        case QR_OP_stream_correct: {
+            ARGS(stream_correct);
+            return plus(rows_of(a->n_rows, a->n_streams * a->dim, READ_WRITE),
+                        (double)(F32_BYTES + BYTES(a->dst_dtype)) * (double)a->n_rows * (double)a->dim);
+        }
+        case QR_OP_stream_level: {
+            ARGS(stream_level);
+            return rows_of(a->n_rows, a->n_streams * a->dim, READ_WRITE);
+        }
         case QR_OP_gate: {
             ARGS(gate);
             return rows_of(a->n_rows, a->dim, 2 * F32_BYTES + BYTES(a->dst_dtype));
@@ -318,6 +340,28 @@ static op_size of_row_gradient(qr_op op, const void *args) {
         case QR_OP_xielu_backward: {
             ARGS(xielu_backward);
             return rows_of(a->forward.n_rows, a->forward.dim, 3 * F32_BYTES);
+        }
+        case QR_OP_gaussian_topk_backward: {
+            ARGS(gaussian_topk_backward);
+            return rows_of(a->forward.n_rows, a->forward.dim, 3 * F32_BYTES);
+        }
+        case QR_OP_stream_coefs_backward: {
+            ARGS(stream_coefs_backward);
+            return product(a->forward.n_rows, a->forward.n_coefs, F32_BYTES, a->forward.dim, READ_WRITE);
+        }
+        case QR_OP_stream_predict_backward: {
+            ARGS(stream_predict_backward);
+            return plus(rows_of(a->n_rows, a->n_streams * a->dim, 3 * F32_BYTES),
+                        (double)F32_BYTES * (double)a->n_rows * (double)a->dim);
+        }
+        case QR_OP_stream_correct_backward: {
+            ARGS(stream_correct_backward);
+            return plus(rows_of(a->n_rows, a->n_streams * a->dim, READ_WRITE),
+                        4.0 * (double)F32_BYTES * (double)a->n_rows * (double)a->dim);
+        }
+        case QR_OP_stream_level_backward: {
+            ARGS(stream_level_backward);
+            return rows_of(a->n_rows, a->n_streams * a->dim, 3 * F32_BYTES);
         }
         case QR_OP_gate_backward: {
             ARGS(gate_backward);

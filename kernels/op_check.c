@@ -372,6 +372,37 @@ static bool check_xielu(const check *c, const qr_xielu_args *a) {
     return check_act_dtype(c, "dst", a->dst_dtype) && check_view(c, "x", a->n_rows, a->dim, a->x_stride);
 }
 
+/* n_streams rows of dim for each of n_rows. */
+static bool check_streams(const check *c, int64_t n_rows, int64_t dim, int32_t n_streams) {
+    REQUIRE(n_streams >= 1 && n_streams <= QR_MAX_STREAMS, "there are %d streams; 1 to %d are possible", (int)n_streams,
+            (int)QR_MAX_STREAMS);
+    return check_view(c, "a stream", n_rows, dim, dim) &&
+           check_view(c, "the streams", n_rows, n_streams * dim, n_streams * dim);
+}
+
+static bool check_gaussian_topk(const check *c, const qr_gaussian_topk_args *a) {
+    return check_finite(c, "quantile", a->quantile) && check_view(c, "x", a->n_rows, a->dim, a->x_stride) &&
+           check_view(c, "dst", a->n_rows, a->dim, a->dst_stride);
+}
+
+static bool check_stream_coefs(const check *c, const qr_stream_coefs_args *a) {
+    REQUIRE(a->n_coefs >= 1 && a->n_coefs <= QR_MAX_STREAM_COEFS, "there are %d coefficients; 1 to %d are possible",
+            (int)a->n_coefs, (int)QR_MAX_STREAM_COEFS);
+    return check_streams(c, a->n_rows, a->dim, a->n_streams);
+}
+
+static bool check_stream_predict(const check *c, const qr_stream_predict_args *a) {
+    return check_streams(c, a->n_rows, a->dim, a->n_streams);
+}
+
+static bool check_stream_correct(const check *c, const qr_stream_correct_args *a) {
+    return check_act_dtype(c, "dst", a->dst_dtype) && check_streams(c, a->n_rows, a->dim, a->n_streams);
+}
+
+static bool check_stream_level(const check *c, const qr_stream_level_args *a) {
+    return check_streams(c, a->n_rows, a->dim, a->n_streams);
+}
+
 static bool check_add(const check *c, const qr_add_args *a) { return check_view(c, "x", 1, a->n, a->n); }
 
 static bool check_scale(const check *c, const qr_scale_args *a) {
@@ -499,6 +530,28 @@ static bool check_xielu_backward(const check *c, const qr_xielu_backward_args *a
     return check_view(c, "x", a->forward.n_rows, a->forward.dim, a->forward.x_stride) &&
            check_view(c, "dy", a->forward.n_rows, a->forward.dim, a->dy_stride) &&
            check_view(c, "dx", a->forward.n_rows, a->forward.dim, a->dx_stride);
+}
+
+static bool check_gaussian_topk_backward(const check *c, const qr_gaussian_topk_backward_args *a) {
+    const qr_gaussian_topk_args *f = &a->forward;
+    return check_finite(c, "quantile", f->quantile) && check_view(c, "x", f->n_rows, f->dim, f->x_stride) &&
+           check_view(c, "dy", f->n_rows, f->dim, a->dy_stride) && check_view(c, "dx", f->n_rows, f->dim, a->dx_stride);
+}
+
+static bool check_stream_coefs_backward(const check *c, const qr_stream_coefs_backward_args *a) {
+    return check_stream_coefs(c, &a->forward);
+}
+
+static bool check_stream_predict_backward(const check *c, const qr_stream_predict_backward_args *a) {
+    return check_streams(c, a->n_rows, a->dim, a->n_streams);
+}
+
+static bool check_stream_correct_backward(const check *c, const qr_stream_correct_backward_args *a) {
+    return check_streams(c, a->n_rows, a->dim, a->n_streams);
+}
+
+static bool check_stream_level_backward(const check *c, const qr_stream_level_backward_args *a) {
+    return check_streams(c, a->n_rows, a->dim, a->n_streams);
 }
 
 static bool check_cross_entropy(const check *c, const qr_cross_entropy_args *a) {

@@ -21,8 +21,8 @@
 #include "base/dtype.h"
 #include "kernels/weight.h"
 
-/* One line an op; those of experts are in ops_experts.h. Adding a line makes the backends' tables and the tests' table
- * refuse to compile until they have it.
+/* One line an op; those of experts are in ops_experts.h, those of streams in ops_streams.h. Adding a line makes the
+ * backends' tables and the tests' table refuse to compile until they have it.
  */
 #define QR_FORWARD_OPS(X) \
     X(quantize)           \
@@ -55,6 +55,11 @@
     X(gate)               \
     X(clamped_gate)       \
     X(xielu)              \
+    X(gaussian_topk)      \
+    X(stream_coefs)       \
+    X(stream_predict)     \
+    X(stream_correct)     \
+    X(stream_level)       \
     X(add)                \
     X(scale)              \
     X(scale_columns)      \
@@ -88,6 +93,11 @@
     X(gate_backward)             \
     X(clamped_gate_backward)     \
     X(xielu_backward)            \
+    X(gaussian_topk_backward)    \
+    X(stream_coefs_backward)     \
+    X(stream_predict_backward)   \
+    X(stream_correct_backward)   \
+    X(stream_level_backward)     \
     X(cross_entropy)             \
     X(embedding_backward)        \
     X(scatter_rows)              \
@@ -129,13 +139,14 @@ typedef struct qr_quantize_args {
  * −1 − k stands for sampled[k].token: of a token that the host has not read yet. */
 typedef struct qr_embedding_args {
     const qr_weight *table;           /* [vocab, dim]; F32, F16, BF16, INT8 */
-    const int32_t *ids;               /* [n_tokens], each in [−n_sampled, vocab) */
+    const int32_t *ids;               /* [n_tokens], each in [−n_sampled, vocab), or with first_beyond any above */
     const struct qr_sampled *sampled; /* [n_sampled], what the sample op wrote; NULL: no id is negative */
     int64_t n_sampled;
     float *dst; /* [n_tokens, dim], contiguous */
     int64_t n_tokens;
     float scale;
     bool accumulate;
+    bool first_beyond; /* an id that the table has no row for has row 0 */
 } qr_embedding_args;
 
 /* gather_rows: dst[i, :] = src[rows[i], :]. */
@@ -584,6 +595,7 @@ typedef struct qr_sample_args {
 } qr_sample_args;
 
 #include "kernels/ops_experts.h"
+#include "kernels/ops_streams.h"
 #include "kernels/ops_train.h"
 
 #endif

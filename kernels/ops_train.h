@@ -250,6 +250,7 @@ typedef struct qr_embedding_backward_args {
     float *dtable;      /* [vocab, dim] contiguous */
     int64_t n_tokens, dim, vocab;
     float scale;
+    bool first_beyond; /* as in qr_embedding_args */
 } qr_embedding_backward_args;
 
 /* scatter_rows: dst[rows[i], :] = src[i, :]; the other rows of dst are zeroed. rows ascend without repetition. */

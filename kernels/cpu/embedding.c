@@ -27,7 +27,8 @@ static void embedding_rows(const void *args, int64_t begin, int64_t end) {
     const int64_t dim = a->table->desc.cols;
     const bool is_int8 = a->table->desc.format == QR_WEIGHT_INT8;
     for (int64_t i = begin; i < end; i++) {
-        const int32_t id = a->ids[i] >= 0 ? a->ids[i] : a->sampled[-1 - a->ids[i]].token;
+        const int32_t token = a->ids[i] >= 0 ? a->ids[i] : a->sampled[-1 - a->ids[i]].token;
+        const int32_t id = a->first_beyond && token >= a->table->desc.rows ? 0 : token;
         const void *row = qr_cpu_row(a->table, &e->layout, id);
         const qr_vec row_absmax = qr_vec_set1(is_int8 ? qr_cpu_scales(a->table, &e->layout)[id] : 0.0F);
         float *dst = a->dst + i * dim;
@@ -63,7 +64,8 @@ static void embedding_backward_columns(const void *args, int64_t begin, int64_t 
     const qr_vec scale = qr_vec_set1(a->scale);
     for (int64_t i = 0; i < a->n_tokens; i++) {
         const float *dy = a->dy + i * a->dim;
-        float *dst = a->dtable + a->ids[i] * a->dim;
+        const int32_t id = a->first_beyond && a->ids[i] >= a->vocab ? 0 : a->ids[i];
+        float *dst = a->dtable + id * a->dim;
         for (int64_t j = first; j < last; j += QR_VEC) {
             const qr_vec old = qr_vec_load_n(dst + j, last - j);
             qr_vec_store_n(dst + j, qr_vec_fma(qr_vec_load_n(dy + j, last - j), scale, old), last - j);

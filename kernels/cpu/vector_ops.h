@@ -35,6 +35,11 @@
     PLAIN(gate)                           \
     PLAIN(clamped_gate)                   \
     PLAIN(xielu)                          \
+    PLAIN(gaussian_topk)                  \
+    PLAIN(stream_coefs)                   \
+    PLAIN(stream_predict)                 \
+    PLAIN(stream_correct)                 \
+    PLAIN(stream_level)                   \
     PLAIN(add)                            \
     PLAIN(scale)                          \
     PLAIN(scale_columns)                  \
@@ -57,6 +62,11 @@
     PLAIN(gate_backward)                  \
     PLAIN(clamped_gate_backward)          \
     SCRATCH(xielu_backward)               \
+    PLAIN(gaussian_topk_backward)         \
+    SCRATCH(stream_coefs_backward)        \
+    PLAIN(stream_predict_backward)        \
+    PLAIN(stream_correct_backward)        \
+    PLAIN(stream_level_backward)          \
     PLAIN(cross_entropy)                  \
     PLAIN(embedding_backward)             \
     PLAIN(scatter_rows)                   \

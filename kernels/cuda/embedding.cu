@@ -6,7 +6,8 @@ enum { THREADS = 256 };
 __global__ void embedding_kernel(qr_embedding_args a, matrix table) {
     const int64_t i = global_thread();
     if (i >= a.n_tokens * table.cols) { return; }
-    const int32_t id = a.ids[i / table.cols], row = id >= 0 ? id : a.sampled[-1 - id].token;
+    const int32_t id = a.ids[i / table.cols], token = id >= 0 ? id : a.sampled[-1 - id].token;
+    const int32_t row = a.first_beyond && token >= table.rows ? 0 : token;
     const float value = matrix_element(table, row, i % table.cols) * a.scale;
     a.dst[i] = a.accumulate ? a.dst[i] + value : value;
 }
@@ -33,7 +34,7 @@ __global__ void embedding_backward_kernel(qr_embedding_backward_args a) {
     const int64_t j = global_thread();
     if (j >= a.dim) { return; }
     for (int64_t i = 0; i < a.n_tokens; i++) {
-        const int32_t id = a.ids[i];
+        const int32_t id = a.first_beyond && a.ids[i] >= a.vocab ? 0 : a.ids[i];
         if (static_cast<unsigned>(id) % gridDim.y != blockIdx.y) { continue; }
         float *dst = &a.dtable[id * a.dim + j];
         *dst = fmaf(a.dy[i * a.dim + j], a.scale, *dst);

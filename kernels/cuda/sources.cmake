@@ -46,6 +46,7 @@ qr_cuda_sources(kernels/cuda/train
   norm_backward.cu
   optimizer.cu
   state_space_backward.cu
+  streams_backward.cu
   weight_backward.cu)
 qr_cuda_sources(kernels/cuda
   column_sums.cu
@@ -60,7 +61,8 @@ qr_cuda_sources(kernels/cuda
   rope.cu
   route.cu
   sample.cu
-  state_space.cu)
+  state_space.cu
+  streams.cu)
 qr_cuda_sources(kernels/cuda/backend
   backend.cu
   groups.cu

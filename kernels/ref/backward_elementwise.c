@@ -104,9 +104,10 @@ void qr_ref_clamped_gate_backward(const qr_clamped_gate_backward_args *args, voi
 void qr_ref_embedding_backward(const qr_embedding_backward_args *args, void *workspace) {
     (void)workspace;
     for (int64_t i = 0; i < args->n_tokens; i++) {
-        assert(args->ids[i] >= 0 && args->ids[i] < args->vocab);
+        const int32_t id = args->first_beyond && args->ids[i] >= args->vocab ? 0 : args->ids[i];
+        assert(id >= 0 && id < args->vocab);
         for (int64_t j = 0; j < args->dim; j++) {
-            float *dst = &args->dtable[args->ids[i] * args->dim + j];
+            float *dst = &args->dtable[id * args->dim + j];
             *dst = (float)((double)*dst + (double)args->dy[i * args->dim + j] * (double)args->scale);
         }
     }

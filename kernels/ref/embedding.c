@@ -13,7 +13,8 @@ void qr_ref_embedding(const qr_embedding_args *args, void *workspace) {
     float *row = workspace;
     for (int64_t i = 0; i < args->n_tokens; i++) {
         assert(args->ids[i] >= -args->n_sampled);
-        const int32_t id = args->ids[i] >= 0 ? args->ids[i] : args->sampled[-1 - args->ids[i]].token;
+        const int32_t token = args->ids[i] >= 0 ? args->ids[i] : args->sampled[-1 - args->ids[i]].token;
+        const int32_t id = args->first_beyond && token >= args->table->desc.rows ? 0 : token;
         assert(id >= 0 && id < args->table->desc.rows);
         qr_ref_weight_row(args->table, id, row);
         for (int64_t j = 0; j < dim; j++) {

@@ -84,6 +84,11 @@ TENSORS(activation, READS(a->x); WRITES(a->dst))
 TENSORS(gate, READS(a->g, a->u); WRITES(a->dst))
 TENSORS(clamped_gate, READS(a->g, a->u); WRITES(a->dst))
 TENSORS(xielu, READS(a->x, a->alpha_p, a->alpha_n, a->beta, a->eps); WRITES(a->dst))
+TENSORS(gaussian_topk, READS(a->x); WRITES(a->dst))
+TENSORS(stream_coefs, READS(a->x, a->router, a->mixes); WRITES(a->dst))
+TENSORS(stream_predict, READS(a->streams, a->coefs); WRITES(a->active))
+TENSORS(stream_correct, READS(a->streams, a->coefs, a->x, a->scale); WRITES(a->dst))
+TENSORS(stream_level, READS(a->streams))
 TENSORS(add, READS(a->x, a->y))
 TENSORS(scale, READS(a->x, a->by))
 TENSORS(scale_columns, READS(a->x))
@@ -131,6 +136,13 @@ TENSORS(activation_backward, READS(a->x, a->dy); WRITES(a->dx))
 TENSORS(gate_backward, READS(a->g, a->u, a->dy); WRITES(a->dg, a->du))
 TENSORS(xielu_backward, READS(a->forward.x, a->forward.alpha_p, a->forward.alpha_n, a->forward.beta, a->forward.eps);
         READS(a->dy, a->dalpha_p, a->dalpha_n); WRITES(a->dx))
+TENSORS(gaussian_topk_backward, READS(a->forward.x, a->dy); WRITES(a->dx))
+TENSORS(stream_coefs_backward, READS(a->forward.x, a->forward.router, a->forward.mixes);
+        READS(a->dcoefs, a->drouter, a->dmixes); WRITES(a->dx))
+TENSORS(stream_predict_backward, READS(a->streams, a->coefs, a->dactive, a->dstreams); WRITES(a->dcoefs))
+TENSORS(stream_correct_backward, READS(a->active, a->coefs, a->x, a->scale, a->dy, a->dstreams, a->dscale);
+        WRITES(a->dx, a->dcoefs))
+TENSORS(stream_level_backward, READS(a->streams, a->dstreams))
 TENSORS(clamped_gate_backward, READS(a->forward.g, a->forward.u, a->dy); WRITES(a->dg, a->du))
 
 /* ---- The loss, and what is around ------------------------------------------------------------------------------- */

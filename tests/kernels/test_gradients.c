@@ -716,6 +716,133 @@ static void test_xielu(void) {
     check_gradient(&f, "xielu, alpha_n", alpha_n, 1, dalpha_n);
 }
 
+/* --- Residual streams, which the ops change in place: forward works on copies, in y --- */
+
+enum { N_STREAMS = 3, STREAM_DIM = 6, N_STREAM = N_ROWS * N_STREAMS * STREAM_DIM, N_COEFS = N_STREAMS * N_STREAMS };
+
+static const qr_stream_coefs_args stream_coefs = {.x = x,
+                                                  .router = w,
+                                                  .mixes = bias,
+                                                  .dst = y,
+                                                  .n_rows = N_ROWS,
+                                                  .dim = STREAM_DIM,
+                                                  .n_streams = N_STREAMS,
+                                                  .n_coefs = N_COEFS};
+
+static void forward_stream_coefs(void) { RUN(stream_coefs, stream_coefs); }
+
+static void test_stream_coefs(void) {
+    const function f = {forward_stream_coefs, y, dy, N_ROWS * N_COEFS};
+    begin_case(31);
+    RUN(stream_coefs_backward, {.forward = stream_coefs, .dcoefs = dy, .dx = dx, .drouter = dw, .dmixes = dbias});
+    check_gradient(&f, "stream_coefs, x", x, N_ROWS * STREAM_DIM, dx);
+    check_gradient(&f, "stream_coefs, router", w, N_STREAMS * STREAM_DIM, dw);
+    check_gradient(&f, "stream_coefs, mixes", bias, N_COEFS * N_STREAMS, dbias);
+}
+
+/* What streams become, and after them stream 0 apart. */
+static void forward_stream_predict(void) {
+    memcpy(y, x, N_STREAM * sizeof *y);
+    RUN(stream_predict, {.streams = y,
+                         .coefs = u,
+                         .active = y + N_STREAM,
+                         .n_rows = N_ROWS,
+                         .dim = STREAM_DIM,
+                         .n_streams = N_STREAMS});
+}
+
+static void test_stream_predict(void) {
+    const function f = {forward_stream_predict, y, dy, N_STREAM + N_ROWS * STREAM_DIM};
+    begin_case(32);
+    memcpy(dx, dy, N_STREAM * sizeof *dx);
+    RUN(stream_predict_backward, {.streams = x,
+                                  .coefs = u,
+                                  .dactive = dy + N_STREAM,
+                                  .dstreams = dx,
+                                  .dcoefs = du,
+                                  .n_rows = N_ROWS,
+                                  .dim = STREAM_DIM,
+                                  .n_streams = N_STREAMS});
+    check_gradient(&f, "stream_predict, streams", x, N_STREAM, dx);
+    check_gradient(&f, "stream_predict, coefs", u, N_ROWS * N_COEFS, du);
+}
+
+static void forward_stream_correct(void) {
+    memcpy(y, x, N_STREAM * sizeof *y);
+    RUN(stream_correct, {.streams = y,
+                         .coefs = u,
+                         .x = w,
+                         .scale = bias,
+                         .dst = y + N_STREAM,
+                         .dst_dtype = QR_DTYPE_F32,
+                         .n_rows = N_ROWS,
+                         .dim = STREAM_DIM,
+                         .n_streams = N_STREAMS});
+}
+
+static void test_stream_correct(void) {
+    static float active[N_ROWS * STREAM_DIM];
+    const function f = {forward_stream_correct, y, dy, N_STREAM + N_ROWS * STREAM_DIM};
+    begin_case(33);
+    for (int64_t i = 0; i < N_ROWS; i++) {
+        memcpy(active + i * STREAM_DIM, x + i * N_STREAMS * STREAM_DIM, STREAM_DIM * sizeof *active);
+    }
+    memcpy(dx, dy, N_STREAM * sizeof *dx);
+    RUN(stream_correct_backward, {.active = active,
+                                  .coefs = u,
+                                  .x = w,
+                                  .scale = bias,
+                                  .dy = dy + N_STREAM,
+                                  .dstreams = dx,
+                                  .dx = dw,
+                                  .dcoefs = du,
+                                  .dscale = dbias,
+                                  .n_rows = N_ROWS,
+                                  .dim = STREAM_DIM,
+                                  .n_streams = N_STREAMS});
+    check_gradient(&f, "stream_correct, streams", x, N_STREAM, dx);
+    check_gradient(&f, "stream_correct, x", w, N_ROWS * STREAM_DIM, dw);
+    check_gradient(&f, "stream_correct, coefs", u, N_ROWS * N_STREAMS, du);
+    check_gradient(&f, "stream_correct, scale", bias, STREAM_DIM, dbias);
+}
+
+static void forward_stream_level(void) {
+    memcpy(y, x, N_STREAM * sizeof *y);
+    RUN(stream_level, {.streams = y, .n_rows = N_ROWS, .dim = STREAM_DIM, .n_streams = N_STREAMS});
+}
+
+/* Values are moved away from 0, lest a stream be small and its factor bend. */
+static void test_stream_level(void) {
+    const function f = {forward_stream_level, y, dy, N_STREAM};
+    begin_case(34);
+    for (int64_t i = 0; i < N_STREAM; i++) { x[i] += x[i] < 0.0F ? -2.0F : 2.0F; }
+    memcpy(dx, dy, N_STREAM * sizeof *dx);
+    RUN(stream_level_backward,
+        {.streams = x, .dstreams = dx, .n_rows = N_ROWS, .dim = STREAM_DIM, .n_streams = N_STREAMS});
+    check_gradient(&f, "stream_level", x, N_STREAM, dx);
+}
+
+enum { TOPK_DIM = 12 };
+
+static const qr_gaussian_topk_args topk = {.x = x,
+                                           .dst = y,
+                                           .n_rows = N_ROWS,
+                                           .dim = TOPK_DIM,
+                                           .x_stride = TOPK_DIM,
+                                           .dst_stride = TOPK_DIM,
+                                           .quantile = 0.75F};
+
+static void forward_topk(void) { RUN(gaussian_topk, topk); }
+
+/* Two values are far above the mean, and the others far below the cutoff, where the function is not smooth. */
+static void test_gaussian_topk(void) {
+    const function f = {forward_topk, y, dy, N_ROWS * TOPK_DIM};
+    begin_case(35);
+    for (int64_t i = 0; i < N_ROWS * TOPK_DIM; i++) { x[i] = 0.25F * x[i] + (i % 6 == 1 ? 6.0F : 0.0F); }
+    RUN(gaussian_topk_backward, {.forward = topk, .dy = dy, .dx = dx, .dy_stride = TOPK_DIM, .dx_stride = TOPK_DIM});
+    check_gradient(&f, "gaussian_topk", x, N_ROWS * TOPK_DIM, dx);
+}
+
 /* --- cross_entropy: the op gives its own gradient; dy is dloss for every row --- */
 
 enum { VOCAB = 13 };
@@ -1065,6 +1192,11 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_activations);
     CHECK_RUN(test_clamped_gate);
     CHECK_RUN(test_xielu);
+    CHECK_RUN(test_stream_coefs);
+    CHECK_RUN(test_stream_predict);
+    CHECK_RUN(test_stream_correct);
+    CHECK_RUN(test_stream_level);
+    CHECK_RUN(test_gaussian_topk);
     CHECK_RUN(test_cross_entropy);
     CHECK_RUN(test_embedding);
     CHECK_RUN(test_scatter_is_the_gradient_of_gather);

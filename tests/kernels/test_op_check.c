@@ -136,6 +136,19 @@ static void test_the_others(void) {
     REFUSED(xielu, "x has a row stride of 2", {.dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 3, .x_stride = 2});
     REFUSED(xielu_backward, "dx has a row stride of 2",
             {.forward = {.n_rows = 1, .dim = 3, .x_stride = 3}, .dy_stride = 3, .dx_stride = 2});
+    REFUSED(gaussian_topk, "quantile is nan", {.n_rows = 1, .dim = 3, .x_stride = 3, .dst_stride = 3, .quantile = NAN});
+    REFUSED(gaussian_topk, "dst has a row stride of 2", {.n_rows = 1, .dim = 3, .x_stride = 3, .dst_stride = 2});
+    REFUSED(gaussian_topk_backward, "dy has a row stride of 2",
+            {.forward = {.n_rows = 1, .dim = 3, .x_stride = 3}, .dy_stride = 2, .dx_stride = 3});
+    REFUSED(stream_coefs, "there are 17 coefficients", {.n_rows = 1, .dim = 3, .n_streams = 4, .n_coefs = 17});
+    REFUSED(stream_coefs, "there are 5 streams", {.n_rows = 1, .dim = 3, .n_streams = 5, .n_coefs = 5});
+    REFUSED(stream_predict, "there are 0 streams", {.n_rows = 1, .dim = 3});
+    REFUSED(stream_correct, "dst is I8", {.dst_dtype = QR_DTYPE_I8, .n_rows = 1, .dim = 3, .n_streams = 2});
+    REFUSED(stream_level, "row is 0", {.n_rows = 1, .n_streams = 2});
+    REFUSED(stream_coefs_backward, "there are 0 coefficients", {.forward = {.n_rows = 1, .dim = 3, .n_streams = 2}});
+    REFUSED(stream_predict_backward, "rows is 0", {.dim = 3, .n_streams = 2});
+    REFUSED(stream_correct_backward, "there are -1 streams", {.n_rows = 1, .dim = 3, .n_streams = -1});
+    REFUSED(stream_level_backward, "there are 5 streams", {.n_rows = 1, .dim = 3, .n_streams = 5});
     REFUSED(nll, "vocabulary", {.n_rows = 1, .vocab = (int64_t)1 << 40});
     REFUSED(sample, "vocabulary", {.n_samples = 1, .vocab = (int64_t)1 << 40});
     REFUSED(sample, "rows is 0", {.vocab = 7});

@@ -22,6 +22,7 @@ QR_WORKSPACE(state_space_backward, qr_state_space_backward_bytes(&a->forward, qr
 QR_WORKSPACE(rms_norm_backward, qr_norm_moments_bytes(a->n_rows, a->n_groups))
 QR_WORKSPACE(layer_norm_backward, qr_norm_moments_bytes(a->n_rows, 1))
 QR_WORKSPACE(xielu_backward, qr_xielu_backward_bytes(a->forward.n_rows))
+QR_WORKSPACE(stream_coefs_backward, qr_stream_coefs_backward_bytes(a->forward.n_rows))
 QR_WORKSPACE(adafactor, qr_adafactor_bytes(a->rows, a->cols))
 #undef QR_WORKSPACE
 

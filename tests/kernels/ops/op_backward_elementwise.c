@@ -195,6 +195,7 @@ typedef struct embedding_case {
     const int32_t *ids;
     const float *dy, *dtable;
     float scale;
+    bool first_beyond;
 } embedding_case;
 
 static void exec_embedding_backward(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype,
@@ -210,6 +211,7 @@ static void exec_embedding_backward(op_run *run, const void *data, int64_t first
         .dim = c->dim,
         .vocab = c->vocab,
         .scale = c->scale,
+        .first_beyond = c->first_beyond,
     };
     op_call(run, QR_OP_embedding_backward, &args);
     op_read(run, args.dtable, out);
@@ -217,26 +219,34 @@ static void exec_embedding_backward(op_run *run, const void *data, int64_t first
 
 /* Every token adds a product to its row: two roundings, or one when fused, of what the sum then is. Rows that no token
  * has stay as they are: bound 0. */
-static void check_embedding_backward(int64_t n_tokens, int64_t dim, int64_t vocab, float scale) {
+static void check_embedding_backward(int64_t n_tokens, int64_t dim, int64_t vocab, float scale, bool first_beyond) {
     int32_t *ids = qr_alloc_array((size_t)n_tokens, sizeof *ids);
     for (int64_t i = 0; i < n_tokens; i++) { ids[i] = (int32_t)op_below(1, i, vocab); }
     float *dy = op_normals(n_tokens * dim, 2, 1.0), *dtable = op_normals(vocab * dim, 3, 1.0);
     double *bound = op_doubles(vocab * dim);
     int64_t *n_hits = qr_alloc_array_zeroed((size_t)vocab, sizeof *n_hits);
     for (int64_t i = 0; i < n_tokens; i++) {
-        n_hits[ids[i]]++;
-        for (int64_t j = 0; j < dim; j++) { bound[ids[i] * dim + j] += fabs((double)dy[i * dim + j] * (double)scale); }
+        const int64_t row = first_beyond && i % 3 == 0 ? 0 : ids[i];
+        n_hits[row]++;
+        if (first_beyond && i % 3 == 0) { ids[i] = (int32_t)(vocab + i); }
+        for (int64_t j = 0; j < dim; j++) { bound[row * dim + j] += fabs((double)dy[i * dim + j] * (double)scale); }
     }
     for (int64_t i = 0; i < vocab * dim; i++) {
         const int64_t n = n_hits[i / dim];
         if (n > 0) { bound[i] = (double)(n + 2) * OP_U * (bound[i] + fabs((double)dtable[i])); }
     }
-    const embedding_case data = {
-        .n_tokens = n_tokens, .dim = dim, .vocab = vocab, .ids = ids, .dy = dy, .dtable = dtable, .scale = scale};
+    const embedding_case data = {.n_tokens = n_tokens,
+                                 .dim = dim,
+                                 .vocab = vocab,
+                                 .ids = ids,
+                                 .dy = dy,
+                                 .dtable = dtable,
+                                 .scale = scale,
+                                 .first_beyond = first_beyond};
     op_case c = {
         .n_rows = vocab, .row = dim, .exec = exec_embedding_backward, .data = &data, .bound = bound, .whole = true};
-    snprintf(c.label, sizeof c.label, "embedding_backward %lld tokens of %lld into [%lld]", (long long)n_tokens,
-             (long long)dim, (long long)vocab);
+    snprintf(c.label, sizeof c.label, "embedding_backward %lld tokens of %lld into [%lld]%s", (long long)n_tokens,
+             (long long)dim, (long long)vocab, first_beyond ? ", the first for others" : "");
     op_check_case(&c, QR_DTYPE_F32);
     qr_free(ids);
     qr_free(dy);
@@ -247,9 +257,10 @@ static void check_embedding_backward(int64_t n_tokens, int64_t dim, int64_t voca
 
 void test_op_embedding_backward(void) {
     for (size_t i = 0; i < QR_COUNT_OF(dims); i++) {
-        check_embedding_backward(1, dims[i], 3, 1.0F);
-        check_embedding_backward(65, dims[i], 103, 50.5F);
-        check_embedding_backward(300, dims[i], 7, 1.0F);
+        check_embedding_backward(1, dims[i], 3, 1.0F, false);
+        check_embedding_backward(65, dims[i], 103, 50.5F, false);
+        check_embedding_backward(300, dims[i], 7, 1.0F, false);
+        check_embedding_backward(65, dims[i], 31, 1.5F, true);
     }
 }
 

@@ -17,6 +17,7 @@ typedef struct embedding_case {
     int64_t n_sampled;
     const float *dst; /* NULL: not accumulated */
     float scale;
+    bool first_beyond;
 } embedding_case;
 
 static void exec_embedding(op_run *run, const void *data, int64_t first, int64_t n_tokens, qr_dtype dtype, void *out) {
@@ -33,6 +34,7 @@ static void exec_embedding(op_run *run, const void *data, int64_t first, int64_t
         .n_tokens = n_tokens,
         .scale = c->scale,
         .accumulate = c->dst != NULL,
+        .first_beyond = c->first_beyond,
     };
     op_call(run, QR_OP_embedding, &args);
     op_read(run, args.dst, out);
@@ -41,7 +43,7 @@ static void exec_embedding(op_run *run, const void *data, int64_t first, int64_t
 /* A float table times the scale is one rounding of an exact number, hence bit-equal. INT8 has three products and may
  * fold the constants; adding is one more rounding, or none when fused. */
 static void check_embedding(qr_weight_format format, int64_t vocab, int64_t dim, float scale, bool accumulate,
-                            bool is_sampled) {
+                            bool is_sampled, bool first_beyond) {
     op_weight *table = op_weight_create((qr_weight_desc){.format = format, .rows = vocab, .cols = dim}, 9);
     float *dst = op_normals(N_ROWS * dim, 10, 1.0);
     double *bound = op_doubles(N_ROWS * dim);
@@ -57,6 +59,13 @@ static void check_embedding(qr_weight_format format, int64_t vocab, int64_t dim,
         ids[i] = (int32_t)(-1 - (N_ROWS - i) / 2 % N_SAMPLED);
         tokens[i] = sampled[-1 - ids[i]].token;
     }
+    for (int64_t i = 0; first_beyond && i < N_ROWS; i += 3) { /* of what a table has no row for, known and sampled */
+        if (ids[i] >= 0) { ids[i] = (int32_t)(vocab + i), tokens[i] = 0; }
+    }
+    for (int64_t k = 0; first_beyond && k < N_SAMPLED; k += 2) { sampled[k].token = (int32_t)(vocab + 7 * k); }
+    for (int64_t i = 0; first_beyond && i < N_ROWS; i++) {
+        if (ids[i] < 0 && sampled[-1 - ids[i]].token >= vocab) { tokens[i] = 0; }
+    }
     for (int64_t i = 0; i < N_ROWS * dim; i++) {
         const double value = fabs((double)table->values[tokens[i / dim] * dim + i % dim] * (double)scale);
         const double product = format == QR_WEIGHT_INT8 ? 6.0 * OP_U * value : 0.0;
@@ -67,11 +76,12 @@ static void check_embedding(qr_weight_format format, int64_t vocab, int64_t dim,
                                  .dst = accumulate ? dst : NULL,
                                  .scale = scale,
                                  .sampled = is_sampled ? sampled : NULL,
-                                 .n_sampled = is_sampled ? N_SAMPLED : 0};
+                                 .n_sampled = is_sampled ? N_SAMPLED : 0,
+                                 .first_beyond = first_beyond};
     op_case c = {.n_rows = N_ROWS, .row = dim, .exec = exec_embedding, .data = &data, .bound = bound};
-    snprintf(c.label, sizeof c.label, "embedding %s [%lld, %lld] x %g%s%s", qr_weight_format_name(format),
+    snprintf(c.label, sizeof c.label, "embedding %s [%lld, %lld] x %g%s%s%s", qr_weight_format_name(format),
              (long long)vocab, (long long)dim, (double)scale, accumulate ? ", accumulate" : "",
-             is_sampled ? ", sampled" : "");
+             is_sampled ? ", sampled" : "", first_beyond ? ", the first for others" : "");
     op_check_case(&c, QR_DTYPE_F32);
     op_weight_destroy(table);
     qr_free(dst);
@@ -84,10 +94,11 @@ void test_op_embedding(void) {
     for (size_t i = 0; i < QR_COUNT_OF(formats) * QR_COUNT_OF(dims); i++) {
         const qr_weight_format format = formats[i % 4];
         const int64_t dim = dims[i / 4];
-        check_embedding(format, 103, dim, 1.0F, false, false);
-        check_embedding(format, 64, dim, 50.5F, false, false);
-        check_embedding(format, 3, dim, 1.0F, true, false);
-        check_embedding(format, 103, dim, 1.5F, false, true);
+        check_embedding(format, 103, dim, 1.0F, false, false, false);
+        check_embedding(format, 64, dim, 50.5F, false, false, false);
+        check_embedding(format, 3, dim, 1.0F, true, false, false);
+        check_embedding(format, 103, dim, 1.5F, false, true, false);
+        check_embedding(format, 31, dim, 1.5F, true, true, true);
         check_embedding(format, 64, dim, 1.0F, true, true);
     }
 }
