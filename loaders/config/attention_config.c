@@ -94,6 +94,13 @@ static qrun_status check_owners(const qr_attention_context *context, int64_t n_s
     return QRUN_OK;
 }
 
+qrun_status qr_shared_layers_read(const qr_json *json, const qr_attention_context *context,
+                                  qr_attention_config *attention, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_json_get_int(json, "num_kv_shared_layers", 0, context->n_layers - 1,
+                                       &attention->n_shared_layers, context->what, err));
+    return check_owners(context, attention->n_shared_layers, err);
+}
+
 qrun_status qr_attention_config_read(const qr_json *json, const qr_attention_context *context,
                                      qr_attention_config *attention, qr_error *err) {
     const qr_json *layers = qr_json_get(json, "per_layer_config");
@@ -104,23 +111,35 @@ qrun_status qr_attention_config_read(const qr_json *json, const qr_attention_con
                                                : read_per_layer(layers, context, attention, err));
     QR_RETURN_IF_ERROR(check_heads(context, &attention->sliding, err));
     QR_RETURN_IF_ERROR(check_heads(context, &attention->full, err));
-    QR_RETURN_IF_ERROR(qr_json_get_int(json, "num_kv_shared_layers", 0, context->n_layers - 1,
-                                       &attention->n_shared_layers, context->what, err));
     QR_RETURN_IF_ERROR(qr_json_get_bool(json, "use_double_wide_mlp", &attention->shared_are_wide, context->what, err));
-    return check_owners(context, attention->n_shared_layers, err);
+    return qr_shared_layers_read(json, context, attention, err);
 }
 
-qrun_status qr_layer_inputs_config_read(const qr_json *json, const char *what, int64_t vocab_size,
+qrun_status qr_layer_inputs_config_read(const qr_json *json, const char *what, int64_t least,
                                         qr_layer_inputs_config *inputs, qr_error *err) {
     const qr_json *size = qr_json_get(json, "hidden_size_per_layer_input");
     *inputs = (qr_layer_inputs_config){.size = 256, .vocab_size = 262144};
     if (size != NULL && qr_json_is_null(size)) { inputs->size = 0; }
     QR_RETURN_IF_ERROR(qr_json_get_int(json, "hidden_size_per_layer_input", 0, 1 << 14, &inputs->size, what, err));
     QR_RETURN_IF_ERROR(qr_json_get_int(json, "vocab_size_per_layer_input", 1, 1 << 24, &inputs->vocab_size, what, err));
-    if (inputs->size == 0 || inputs->vocab_size >= vocab_size) { return QRUN_OK; }
+    if (inputs->size == 0 || inputs->vocab_size >= least) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT,
                    "%s: \"vocab_size_per_layer_input\" is %lld, fewer tokens than the %lld of \"vocab_size\"", what,
-                   (long long)inputs->vocab_size, (long long)vocab_size);
+                   (long long)inputs->vocab_size, (long long)least);
+}
+
+qrun_status qr_streams_config_read(const qr_json *json, const char *what, qr_streams_config *streams, qr_error *err) {
+    int64_t active = 0;
+    *streams = (qr_streams_config){.n = 4, .scales = true, .residual_rank = 64};
+    QR_RETURN_IF_ERROR(qr_json_get_int(json, "altup_num_inputs", 1, 1 << 10, &streams->n, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_int(json, "altup_active_idx", 0, 1 << 10, &active, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "altup_correct_scale", &streams->scales, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_int(json, "laurel_rank", 1, 1 << 14, &streams->residual_rank, what, err));
+    if (active == 0 && streams->n >= 2 && streams->n <= QR_MOST_STREAMS) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: \"altup_num_inputs\" %lld with \"altup_active_idx\" %lld is not supported; 2 to %d streams, of "
+                   "which the first is a layer's, are",
+                   what, (long long)streams->n, (long long)active, (int)QR_MOST_STREAMS);
 }
 
 /* ---- Latent attention -------------------------------------------------------------------------------------------- */

@@ -34,6 +34,10 @@ typedef struct qr_attention_context {
 qrun_status qr_attention_config_read(const qr_json *json, const qr_attention_context *context,
                                      qr_attention_config *attention, qr_error *err);
 
+/* num_kv_shared_layers alone; `attention` has its default. */
+qrun_status qr_shared_layers_read(const qr_json *json, const qr_attention_context *context,
+                                  qr_attention_config *attention, qr_error *err);
+
 /* Multi-head latent attention (DeepSeek-V2): keys and values of a token are made of a few numbers, its latent. */
 typedef struct qr_latent_config {
     int64_t kv_rank;     /* of the latent that keys and values are made of; 0: the model has no such attention */
@@ -51,11 +55,25 @@ qrun_status qr_latent_config_read(const qr_json *json, const char *what, qr_late
 /* Inputs of every token to each layer (Gemma 4's E models): a table's row, and a product of the token's embedding. */
 typedef struct qr_layer_inputs_config {
     int64_t size;       /* of the input to one layer; 0: the model has none */
-    int64_t vocab_size; /* rows of the table, at least those of the embedding */
+    int64_t vocab_size; /* rows of the table; of fewer than the embedding's (Gemma 3n), other tokens have the first */
 } qr_layer_inputs_config;
 
-/* hidden_size_per_layer_input and vocab_size_per_layer_input. */
-qrun_status qr_layer_inputs_config_read(const qr_json *json, const char *what, int64_t vocab_size,
+/* hidden_size_per_layer_input and vocab_size_per_layer_input. QRUN_ERROR_INPUT where the table has fewer rows than
+ * `least`. */
+qrun_status qr_layer_inputs_config_read(const qr_json *json, const char *what, int64_t least,
                                         qr_layer_inputs_config *inputs, qr_error *err);
+
+enum { QR_MOST_STREAMS = 4 };
+
+/* Several residual streams (Gemma 3n): alternating updates, and what comes with them. */
+typedef struct qr_streams_config {
+    int64_t n;             /* altup_num_inputs; 0: the model has one stream, and none of the others */
+    bool scales;           /* altup_correct_scale: what makes a layer's input is scaled first */
+    int64_t residual_rank; /* laurel_rank: of the low-rank product beside attention */
+} qr_streams_config;
+
+/* altup_num_inputs, altup_correct_scale and laurel_rank. QRUN_ERROR_UNSUPPORTED for numbers of streams that are not
+ * computed, and where another than the first is a layer's. */
+qrun_status qr_streams_config_read(const qr_json *json, const char *what, qr_streams_config *streams, qr_error *err);
 
 #endif

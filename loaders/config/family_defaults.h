@@ -32,6 +32,7 @@ typedef struct qr_family_defaults {
     const qr_config_keys *names;
     int64_t vocab_size, hidden_size, n_layers, n_heads, max_positions;
     int64_t intermediate_size; /* 0: four times hidden_size */
+    bool may_list_mlps;        /* that may be a list, of each layer's */
     int64_t n_kv_heads;        /* 0: n_heads */
     int64_t head_dim;          /* 0: hidden_size / n_heads */
     int64_t value_dim;         /* unless v_head_dim says otherwise; 0: head_dim, whatever it says */

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/sizes.h"
 #include "base/units.h"
 
@@ -184,6 +185,83 @@ static qrun_status read_gemma_4_heads(const qr_config_source *s, qr_model_config
                                           .layer_slides = config->layer_slides};
     QR_RETURN_IF_ERROR(qr_attention_config_read(s->json, &context, &config->attention, s->err));
     return qr_layer_inputs_config_read(s->json, s->what, config->vocab_size, &config->layer_inputs, s->err);
+}
+
+/* ---- Gemma 3n ---------------------------------------------------------------------------------------------------- */
+
+static qrun_status fail_list(const qr_config_source *s, const char *key, const qr_model_config *config) {
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"%s\" should be a list of %lld number%s", s->what, key,
+                   (long long)config->n_layers, qr_plural(config->n_layers));
+}
+
+/* One size for all layers, or a list of them. */
+static qrun_status read_mlp_list(const qr_config_source *s, qr_model_config *config) {
+    static const char key[] = "intermediate_size";
+    const qr_json *list = qr_json_get(s->json, key);
+    int64_t n = 0;
+    if (!cJSON_IsArray(list)) { return QRUN_OK; }
+    config->layer_mlp = qr_alloc_array_zeroed((size_t)config->n_layers, sizeof *config->layer_mlp);
+    if (config->layer_mlp == NULL) { return qr_fail_memory(s->err, s->what, (size_t)config->n_layers * 8); }
+    config->intermediate_size = 0;
+    for (const qr_json *item = qr_json_first(list); item != NULL && n < config->n_layers; item = item->next, n++) {
+        const double size = cJSON_IsNumber(item) ? item->valuedouble : 0;
+        if (!(size >= 1 && size <= 1 << 22) || size != floor(size)) { return fail_list(s, key, config); }
+        config->layer_mlp[n] = (int64_t)size;
+        config->intermediate_size = qr_max(config->intermediate_size, config->layer_mlp[n]);
+    }
+    return n == config->n_layers && cJSON_GetArraySize(list) == n ? QRUN_OK : fail_list(s, key, config);
+}
+
+/* activation_sparsity_pattern: by default 0.95 of the first ten layers, where there are more. */
+static qrun_status read_gate_parts(const qr_config_source *s, qr_model_config *config) {
+    static const char key[] = "activation_sparsity_pattern";
+    enum { FIRST_LAYERS = 10 };
+    const qr_json *list = qr_json_get(s->json, key), *item = qr_json_first(list);
+    const bool is_listed = !qr_json_is_null(list);
+    config->gate_parts = qr_alloc_array_zeroed((size_t)config->n_layers, sizeof *config->gate_parts);
+    if (config->gate_parts == NULL) { return qr_fail_memory(s->err, s->what, (size_t)config->n_layers * 4); }
+    if (is_listed && (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != config->n_layers)) {
+        return fail_list(s, key, config);
+    }
+    for (int64_t l = 0; l < config->n_layers; l++) {
+        double part = config->n_layers > FIRST_LAYERS && l < FIRST_LAYERS ? 0.95 : 0.0;
+        if (is_listed) {
+            part = cJSON_IsNumber(item) ? item->valuedouble : -1;
+            item = item->next;
+        }
+        if (!(part >= 0 && part < 1)) {
+            return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"%s\" should have numbers from 0 to below 1", s->what, key);
+        }
+        config->gate_parts[l] = (float)part;
+    }
+    return QRUN_OK;
+}
+
+/* Scores have no factor, whatever query_pre_attn_scalar says. */
+static qrun_status read_gemma_3n(const qr_config_source *s, qr_model_config *config) {
+    config->scale_embeddings = true;
+    config->attention_multiplier = 1;
+    config->final_logit_softcapping = s->defaults->final_softcap;
+    QR_RETURN_IF_ERROR(qr_config_get_nullable(s, "final_logit_softcapping", 1e9, &config->final_logit_softcapping));
+    QR_RETURN_IF_ERROR(read_gate_parts(s, config));
+    return qr_streams_config_read(s->json, s->what, &config->streams, s->err);
+}
+
+static qrun_status read_gemma_3n_heads(const qr_config_source *s, qr_model_config *config) {
+    enum { SHARED_LAYERS = 15 };
+    const qr_attention_context context = {.what = s->what,
+                                          .n_layers = config->n_layers,
+                                          .n_heads = config->n_heads,
+                                          .layer_slides = config->layer_slides};
+    config->attention.norms_values = true;
+    config->attention.n_shared_layers = SHARED_LAYERS;
+    QR_RETURN_IF_ERROR(qr_shared_layers_read(s->json, &context, &config->attention, s->err));
+    QR_RETURN_IF_ERROR(qr_layer_inputs_config_read(s->json, s->what, 1, &config->layer_inputs, s->err));
+    if (config->layer_inputs.size > 0) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: a gemma3n_text model without \"hidden_size_per_layer_input\" is "
+                   "not supported",
+                   s->what);
 }
 
 /* ---- GPT-2 ------------------------------------------------------------------------------------------------------- */
@@ -672,6 +750,7 @@ static const qr_family_keys families[QR_FAMILY_COUNT] = {
     [QR_FAMILY_GEMMA2] = {.attention = read_gemma_2},
     [QR_FAMILY_GEMMA3] = {.attention = read_gemma_2},
     [QR_FAMILY_VAULT_GEMMA] = {.attention = read_gemma_2},
+    [QR_FAMILY_GEMMA3N] = {.sizes = read_mlp_list, .attention = read_gemma_3n, .heads = read_gemma_3n_heads},
     [QR_FAMILY_GEMMA4] = {.attention = read_gemma_4, .windows = read_gemma_4_windows, .heads = read_gemma_4_heads},
     [QR_FAMILY_QWEN3_NEXT] = {.attention = set_qwen_delta},
     [QR_FAMILY_QWEN3_5] = {.attention = set_qwen_delta},

@@ -134,7 +134,9 @@ static qrun_status read_sizes(const qr_config_source *s, qr_model_config *config
         {"head_dim", 1 << 12, &head_dim},
         {row->names->max_positions, QR_CONFIG_MAX_POSITIONS, &config->max_position_embeddings},
     };
+    const bool lists_mlps = cJSON_IsArray(qr_json_get(s->json, row->names->intermediate_size));
     for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
+        if (row->may_list_mlps && lists_mlps && sizes[i].value == &intermediate) { continue; }
         QR_RETURN_IF_ERROR(qr_config_get_int(s, sizes[i].key, 1, sizes[i].high, sizes[i].value));
     }
     config->intermediate_size = intermediate == DERIVED ? 4 * config->hidden_size : intermediate;
@@ -350,6 +352,7 @@ int64_t qr_model_config_kv_owner(const qr_model_config *config, int64_t layer) {
 }
 
 int64_t qr_model_config_mlp_size(const qr_model_config *config, int64_t layer) {
+    if (config->layer_mlp != NULL) { return config->layer_mlp[layer]; }
     const bool is_wide = config->attention.shared_are_wide && qr_model_config_kv_owner(config, layer) != layer;
     return config->intermediate_size * (is_wide ? 2 : 1);
 }
@@ -621,6 +624,8 @@ void qr_model_config_free(qr_model_config *config) {
     qr_quantization_config_free(&config->quantization);
     qr_free(config->layer_slides);
     qr_free(config->layer_rotates);
+    qr_free(config->layer_mlp);
+    qr_free(config->gate_parts);
     qr_free(config->blocks);
     qr_expert_config_free(&config->experts);
     qr_recurrent_config_free(&config->recurrent);

@@ -22,6 +22,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
  * model's keys may be among the wrapper's own) */
 #define QR_MODEL_WRAPPERS(X)                      \
     X("gemma3", "gemma3_text", false)             \
+    X("gemma3n", "gemma3n_text", false)           \
     X("gemma4", "gemma4_text", false)             \
     X("mistral3", "mistral", false)               \
     X("qwen2_vl", "qwen2_vl_text", true)          \
@@ -54,6 +55,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(QWEN3, "qwen3")                    \
     X(GEMMA2, "gemma2")                  \
     X(GEMMA3, "gemma3_text")             \
+    X(GEMMA3N, "gemma3n_text")           \
     X(GEMMA4, "gemma4_text")             \
     X(PHI3, "phi3")                      \
     X(SMOLLM3, "smollm3")                \
@@ -170,6 +172,9 @@ typedef struct qr_model_config {
     qr_attention_config attention; /* where that differs between layers */
     qr_latent_config latent;
     qr_layer_inputs_config layer_inputs;
+    qr_streams_config streams;
+    int64_t *layer_mlp; /* [n_layers], owned: intermediate_size of each, of which that is the largest; NULL: alike */
+    float *gate_parts;  /* [n_layers], owned: of an MLP's gate, the part that activation sparsity leaves out; NULL: 0 */
     int64_t max_position_embeddings;
     double norm_eps;
     double post_norm_eps; /* of the norms after blocks; norm_eps unless the model says */

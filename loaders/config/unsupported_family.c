@@ -41,7 +41,6 @@ static const qr_unsupported_family families[] = {
     {"recurrent_gemma", "RecurrentGemma", "gated linear recurrences", "Gemma 3 or Qwen3.5"},
     {"qwen4_exp", "Qwen4 Exp", "n-gram embeddings", HYBRID_EXPERTS},
     {"qwen3_omni_moe", "Qwen3-Omni", IMAGES, EXPERTS},
-    {"gemma3n", "Gemma 3n", "per-layer embeddings and AltUp", "Gemma 3"},
     {"cohere_", "Cohere", "another kind of model", "Command R"},
 };
 

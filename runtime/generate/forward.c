@@ -5,6 +5,7 @@
 
 #include "base/sizes.h"
 #include "runtime/layers/layer_recurrent.h"
+#include "runtime/layers/layer_streams.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/rope.h"
 
@@ -169,13 +170,17 @@ qrun_status qr_forward_run_layers(qr_forward *f, qr_error *err) {
                                     .factor = f->b.tables.rope_factor,
                                     .slot = f->device.rope_slot,
                                     .position = f->device.position};
+    QR_RETURN_IF_ERROR(qr_layer_streams_enter(pass, err));
     QR_RETURN_IF_ERROR(qr_layer_rope_tables(pass, &rope, err));
     for (int64_t l = 0; l < f->model->shape.n_layers; l++) {
         qr_timeline_layer(f->backend, l);
         QR_RETURN_IF_ERROR(qr_layer_stream_use(f->model, f->backend, l, l + 1, err));
+        QR_RETURN_IF_ERROR(qr_layer_streams_predict(pass, &f->model->layers[l], err));
         QR_RETURN_IF_ERROR(qr_layer_attention(pass, &f->model->layers[l], err));
         QR_RETURN_IF_ERROR(qr_layer_mlp(pass, &f->model->layers[l], err));
+        QR_RETURN_IF_ERROR(qr_layer_streams_correct(pass, &f->model->layers[l], err));
     }
+    QR_RETURN_IF_ERROR(qr_layer_streams_leave(pass, err));
     qr_timeline_layer(f->backend, -1);
     qr_timeline_part(f->backend, QR_PART_HEAD);
     return end_ops(f, err);

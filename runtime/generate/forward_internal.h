@@ -20,11 +20,16 @@ typedef struct qr_step_tables {
  * workspace, and one of host memory that copies come from. A buffer is named for what it holds at its widest. */
 typedef struct qr_forward_buffers {
     /* activations */
-    float *x;       /* [T, D] residual stream */
-    void *normed;   /* [T, D] act */
-    float *qkv;     /* [T, (H + 2 KV) · HD] */
-    void *attended; /* [T, H · HD] act */
-    float *q_gate;  /* [T, H, 2, HD] or [T, H, HD]; where mlp is when its turn has come, as the next three */
+    float *x;               /* [T, D] residual stream */
+    float *streams;         /* [T, N, D]: where there are several, as the next */
+    float *stream_coefs;    /* [T, N, N] */
+    float *residual;        /* [T, R]: of the product beside attention, as the next two */
+    void *residual_x;       /* [T, R] act */
+    float *residual_branch; /* [T, D] */
+    void *normed;           /* [T, D] act */
+    float *qkv;             /* [T, (H + 2 KV) · HD] */
+    void *attended;         /* [T, H · HD] act */
+    float *q_gate;          /* [T, H, 2, HD] or [T, H, HD]; where mlp is when its turn has come, as the next three */
     float *all_heads, *whole_row;   /* [T, (H + KV) · HD] and [T, H · HD] of all ranks */
     float *by_head;                 /* [T, columns] */
     float *latent, *absorbed;       /* as qr_layer_buffers has them, of models with latent attention, as the next */
@@ -35,6 +40,7 @@ typedef struct qr_forward_buffers {
     void *z_latent, *a_latent;      /* [T, gate_rank] act */
     float *conved;                  /* [T, channels] */
     float *recalled;                /* [T, values] */
+    float *sparse_gate;             /* [T, M] of all ranks, where a layer's gate is sparse */
     float *mlp;                     /* [T, 2 M], or [T, M] ungated */
     void *gated;                    /* [T, M] act */
     qr_expert_buffers experts;      /* where the processor computes them: slots [T, D], and no routing */

@@ -7,6 +7,7 @@
 #include "runtime/generate/forward_internal.h"
 #include "runtime/layers/layer_experts.h"
 #include "runtime/layers/layer_latent.h"
+#include "runtime/layers/layer_streams.h"
 #include "runtime/model/split.h"
 
 static size_t widest(size_t a, size_t b) { return a > b ? a : b; }
@@ -85,12 +86,27 @@ static int64_t qkv_columns(const qr_model_shape *s) {
     return s->latent.kv_rank > 0 ? qr_max(qr_latent_query_columns(s), s->recurrent.columns) : qr_widest_qkv(s);
 }
 
+/* Of residual streams, and of what comes with them. */
+static void lay_streams(const qrun_model *model, int64_t n_tokens, qr_layout *layout, qr_forward_buffers *b) {
+    const qr_model_shape *s = &model->shape;
+    if (s->n_streams > 0) {
+        QR_LAY(layout, b->streams, n_tokens * qr_stream_columns(s), sizeof(float));
+        QR_LAY(layout, b->stream_coefs, n_tokens * qr_stream_coef_columns(s), sizeof(float));
+    }
+    if (s->residual_rank > 0) {
+        QR_LAY(layout, b->residual, n_tokens * s->residual_rank, sizeof(float));
+        QR_LAY(layout, b->residual_x, n_tokens * s->residual_rank, qr_dtype_bytes(model->act_dtype));
+        QR_LAY(layout, b->residual_branch, n_tokens * s->hidden, sizeof(float));
+    }
+}
+
 static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, qr_layout layout,
                               qr_forward_buffers *b) {
     const qr_model_shape *s = &model->shape;
     const int64_t t = limits->max_tokens, r = limits->max_logit_rows;
     const size_t act = qr_dtype_bytes(model->act_dtype);
     QR_LAY(&layout, b->x, t * s->hidden, sizeof(float));
+    lay_streams(model, t, &layout, b);
     QR_LAY(&layout, b->normed, t * s->hidden, act);
     QR_LAY(&layout, b->qkv, t * qkv_columns(s), sizeof(float));
     QR_LAY(&layout, b->attended, t * s->widest_attended, act);
@@ -116,6 +132,9 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     QR_LAY(&recurrent, b->recalled, t * s->recurrent.values, sizeof(float));
     QR_LAY(&layout, b->mlp, t * qr_max(qr_model_mlp_columns(model), 2 * s->layer_input), sizeof(float));
     QR_LAY(&layout, b->gated, t * qr_max(qr_model_mlp_size(model), s->layer_input), act);
+    if (model->config.gate_parts != NULL && model->split.n_ranks > 0) {
+        QR_LAY(&layout, b->sparse_gate, t * qr_model_mlp_size(model), sizeof(float));
+    }
     if (qr_model_has_experts(model)) { lay_experts(model, t, &layout, &b->experts); }
     b->experts.normed = b->normed;
     layout.offset = widest(layout.offset, widest(attention.offset, recurrent.offset));
@@ -254,6 +273,10 @@ static void set_pass(qr_forward *f) {
                               .sampled = b->tables.sampled,
                               .n_sampled = f->limits.max_sequences,
                               .x = b->x,
+                              .streams = b->streams,
+                              .stream_work = b->streams,
+                              .stream_x = b->normed,
+                              .stream_coefs = b->stream_coefs,
                               .cos_table = {b->cos_table[0], b->cos_table[1]},
                               .sin_table = {b->sin_table[0], b->sin_table[1]},
                               .inputs = b->inputs,
@@ -281,8 +304,13 @@ static void set_pass(qr_forward *f) {
                                           .attn_branch = b->branch,
                                           .mlp_branch = b->branch,
                                           .branch_normed = b->branch,
+                                          .residual = b->residual,
+                                          .residual_x = b->residual_x,
+                                          .residual_branch = b->residual_branch,
+                                          .residual_normed = b->branch,
                                           .mlp_normed = b->normed,
                                           .mlp = b->mlp,
+                                          .sparse_gate = b->sparse_gate,
                                           .gated = b->gated,
                                           .input_x = b->normed,
                                           .input = b->mlp,

@@ -6,6 +6,7 @@
 #include "runtime/layers/layer_inputs.h"
 #include "runtime/layers/layer_latent.h"
 #include "runtime/layers/layer_recurrent.h"
+#include "runtime/layers/layer_streams.h"
 #include "runtime/model/rope.h"
 #include "runtime/model/split.h"
 
@@ -572,8 +573,14 @@ qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *la
                              .dtype = pass->model->act_dtype};
     const bool is_whole = layer->is_recurrent && qr_split_shares_groups(pass->model); /* since the norm */
     if (!is_whole) { QR_RETURN_IF_ERROR(qr_layer_gather(pass, &heads, err)); }
-    return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch,
-                               layer->out_scale, err);
+    if (qr_layer_has_residual(layer)) {
+        QR_RETURN_IF_ERROR(qr_layer_residual_make(pass, layer, err));
+        QR_RETURN_IF_ERROR(qr_layer_residual_add(pass, layer, err));
+    }
+    QR_RETURN_IF_ERROR(qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch,
+                                           layer->out_scale, err));
+    if (!qr_layer_has_residual(layer)) { return QRUN_OK; }
+    return scale(pass, pass->x, pass->n_tokens * s->hidden, qr_layer_residual_factor(), err);
 }
 
 qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -608,19 +615,83 @@ qr_xielu_args qr_layer_xielu_args(const qr_layer_pass *pass, const qr_layer *lay
                            .x_stride = qr_layer_mlp_columns(pass->model, layer)};
 }
 
+qr_gaussian_topk_args qr_layer_gaussian_topk_args(const qr_layer_pass *pass, const qr_layer *layer) {
+    const qr_layer_buffers *b = &pass->buffers;
+    const int64_t size = qr_layer_mlp_size(layer), columns = qr_layer_mlp_columns(pass->model, layer);
+    if (pass->model->split.n_ranks > 0) {
+        return (qr_gaussian_topk_args){.x = b->sparse_gate,
+                                       .dst = b->sparse_gate,
+                                       .n_rows = pass->n_tokens,
+                                       .dim = size,
+                                       .x_stride = size,
+                                       .dst_stride = size,
+                                       .quantile = layer->gate_quantile};
+    }
+    return (qr_gaussian_topk_args){.x = b->mlp,
+                                   .dst = b->sparse_gate != NULL ? b->sparse_gate : b->mlp,
+                                   .n_rows = pass->n_tokens,
+                                   .dim = size,
+                                   .x_stride = columns,
+                                   .dst_stride = b->sparse_gate != NULL ? size : columns,
+                                   .quantile = layer->gate_quantile};
+}
+
+/* What is left of a sparse gate depends on all of its row, which ranks make parts of. */
+static qrun_status gather_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_split *split = &pass->model->split;
+    const int64_t size = qr_layer_mlp_size(layer), own = qr_layer_own_mlp_size(pass->model, layer);
+    const qr_copy_heads_args copy = {.src = pass->buffers.mlp,
+                                     .dst = pass->buffers.sparse_gate,
+                                     .n_rows = pass->n_tokens,
+                                     .n_heads = 1,
+                                     .dim = own,
+                                     .src_stride = qr_layer_mlp_columns(pass->model, layer),
+                                     .src_head_stride = own,
+                                     .dst_stride = own,
+                                     .dst_head_stride = own};
+    const qr_gather columns = {.memory = pass->buffers.sparse_gate,
+                               .n_rows = pass->n_tokens,
+                               .n_columns = size,
+                               .unit = qr_split_unit(split, size),
+                               .dtype = QR_DTYPE_F32};
+    if (split->n_ranks == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_layer_op_copy_heads(pass, &copy, err));
+    return qr_layer_gather(pass, &columns, err);
+}
+
+/* The gate of the MLP, sparse where the layer's is. */
+static qrun_status find_gate(const qr_layer_pass *pass, const qr_layer *layer, const float **gate, int64_t *stride,
+                             qr_error *err) {
+    const qr_gaussian_topk_args sparse = qr_layer_gaussian_topk_args(pass, layer);
+    const qr_split *split = &pass->model->split;
+    *gate = pass->buffers.mlp;
+    *stride = qr_layer_mlp_columns(pass->model, layer);
+    if (!layer->gate_is_sparse) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(gather_gate(pass, layer, err));
+    *gate = sparse.dst;
+    *stride = sparse.dst_stride;
+    if (split->n_ranks > 0) {
+        *gate += qr_split_begin(split, sparse.dim, qr_split_unit(split, sparse.dim), split->rank);
+    }
+    return qr_layer_op_gaussian_topk(pass, &sparse, err);
+}
+
 static qrun_status run_activation(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qrun_model *model = pass->model;
     const qr_layer_buffers *b = &pass->buffers;
     const int64_t size = qr_layer_own_mlp_size(model, layer), columns = qr_layer_mlp_columns(model, layer);
     if (qr_model_is_gated(model)) {
+        const float *gate;
+        int64_t stride;
+        QR_RETURN_IF_ERROR(find_gate(pass, layer, &gate, &stride, err));
         const qr_gate_args args = {.fn = model->shape.activation,
-                                   .g = b->mlp,
+                                   .g = gate,
                                    .u = b->mlp + size,
                                    .dst = b->gated,
                                    .dst_dtype = model->act_dtype,
                                    .n_rows = pass->n_tokens,
                                    .dim = size,
-                                   .g_stride = columns,
+                                   .g_stride = stride,
                                    .u_stride = columns};
         return qr_layer_op_gate(pass, &args, err);
     }
@@ -715,10 +786,11 @@ qrun_status qr_layer_scale(const qr_layer_pass *pass, const qr_layer *layer, flo
 
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     qr_layer_pass mlp = *pass;
+    const bool has_streams = pass->model->shape.n_streams > 0; /* the layer's input goes to those */
     if (!layer->has_mlp) { return QRUN_OK; }
     mlp.buffers_only = pass->buffers_only && !qr_layer_has_input(layer);
     qr_timeline_part(pass->backend, QR_PART_MLP);
     QR_RETURN_IF_ERROR(run_mlp(&mlp, layer, err));
-    if (qr_layer_has_input(layer)) { QR_RETURN_IF_ERROR(qr_layer_add_input(pass, layer, err)); }
+    if (qr_layer_has_input(layer) && !has_streams) { QR_RETURN_IF_ERROR(qr_layer_add_input(pass, layer, err)); }
     return pass->buffers_only ? QRUN_OK : qr_layer_scale(pass, layer, pass->x, err);
 }

@@ -65,13 +65,18 @@ typedef struct qr_layer_buffers {
     float *recalled_normed;          /* [T, values]; of the delta rule; may be `recalled` */
     float *attn_branch, *mlp_branch; /* [T, D]: output of a block before its post-norm (families that have one) */
     float *branch_normed;            /* [T, D]: after it, or where there is none, before the factor */
-    void *mlp_normed;                /* [T, D] act */
-    float *mlp;                      /* [T, 2 M] gate and up, or [T, M] ungated */
-    void *gated;                     /* [T, M] act */
-    void *input_x;       /* [T, D] act: what the gates of a layer's input are made of; models with inputs only */
-    float *input;        /* [T, 2, P]: gates and inputs */
-    void *input_gated;   /* [T, P] act */
-    float *input_branch; /* [T, D] */
+    float *residual;        /* [T, R]: of the low-rank product beside attention (layer_streams.h), as the next */
+    void *residual_x;       /* [T, R] act */
+    float *residual_branch; /* [T, D] */
+    float *residual_normed; /* [T, D]: read at once; not residual_branch */
+    void *mlp_normed;       /* [T, D] act */
+    float *mlp;             /* [T, 2 M] gate and up, or [T, M] ungated */
+    float *sparse_gate;     /* [T, M]: a gate of which little is left; NULL: it stays in mlp */
+    void *gated;            /* [T, M] act */
+    void *input_x;          /* [T, D] act: what the gates of a layer's input are made of; models with inputs only */
+    float *input;           /* [T, 2, P]: gates and inputs */
+    void *input_gated;      /* [T, P] act */
+    float *input_branch;    /* [T, D] */
     qr_expert_buffers experts;
     float *dora; /* [T, D], in training [T, widest adapted output]: DoRA's work; read and written between any
                   * two others, so it may share memory with what is not needed after attention */
@@ -130,7 +135,11 @@ struct qr_layer_pass {
     bool buffers_only;         /* fill the buffers; x need not become what it would (blocks that are computed again) */
     const qr_sampled *sampled; /* [n_sampled] that negative ids name (qr_embedding_args); NULL: none does */
     int64_t n_sampled;
-    float *x;                           /* [T, D] residual stream */
+    float *x;            /* [T, D] residual stream */
+    float *streams;      /* [T, N, D]: where there are several (layer_streams.h), of which x is one; as the next */
+    float *stream_work;  /* [T, N, D]; may be streams */
+    void *stream_x;      /* [T, D] act */
+    float *stream_coefs; /* [T, N, N], or of it [T, N] */
     float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
     float *inputs;  /* [T, L, P]: of the tokens to each layer; models that have them only, as the next */
     void *inputs_x; /* [T, D] act: the embeddings that they are made of */
@@ -256,6 +265,8 @@ qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr
 qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 /* An MLP's activation, where that has numbers of its own, for the backward part. */
 qr_xielu_args qr_layer_xielu_args(const qr_layer_pass *pass, const qr_layer *layer);
+/* A sparse gate, where the layer has one, for the backward part. */
+qr_gaussian_topk_args qr_layer_gaussian_topk_args(const qr_layer_pass *pass, const qr_layer *layer);
 /* The gate in buffers.mlp, or its gradient there, times the model's factor. */
 qrun_status qr_layer_scale_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);

@@ -47,7 +47,8 @@ qrun_status qr_layer_inputs_make(const qr_layer_pass *pass, const int32_t *ids, 
                                     .dst = pass->inputs,
                                     .n_tokens = pass->n_tokens,
                                     .scale = s->input_scale,
-                                    .accumulate = true};
+                                    .accumulate = true,
+                                    .first_beyond = true};
     const qr_scale_args scale = {.x = pass->inputs, .n = pass->n_tokens * columns, .factor = qr_layer_inputs_factor()};
     if (s->layer_input == 0) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(round_x(pass, pass->inputs_x, err));
@@ -73,7 +74,7 @@ static qrun_status take_input(const qr_layer_pass *pass, const qr_layer *layer, 
     return qr_layer_op_copy_heads(pass, &args, err);
 }
 
-qrun_status qr_layer_add_input(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+qrun_status qr_layer_input_gated(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->buffers;
     const int64_t p = pass->model->shape.layer_input;
     const qr_gate_args gate = {.fn = pass->model->shape.activation,
@@ -85,10 +86,15 @@ qrun_status qr_layer_add_input(const qr_layer_pass *pass, const qr_layer *layer,
                                .dim = p,
                                .g_stride = 2 * p,
                                .u_stride = 2 * p};
-    QR_RETURN_IF_ERROR(round_x(pass, b->input_x, err));
     QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->input_gate, b->input_x, b->input, 2 * p, false, err));
     QR_RETURN_IF_ERROR(take_input(pass, layer, err));
-    QR_RETURN_IF_ERROR(qr_layer_op_gate(pass, &gate, err));
+    return qr_layer_op_gate(pass, &gate, err);
+}
+
+qrun_status qr_layer_add_input(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_layer_buffers *b = &pass->buffers;
+    QR_RETURN_IF_ERROR(round_x(pass, b->input_x, err));
+    QR_RETURN_IF_ERROR(qr_layer_input_gated(pass, layer, err));
     return qr_layer_add_linear(pass, &layer->input_out, b->input_gated, &layer->post_input_norm, b->input_branch,
                                layer->mlp_scale, err);
 }

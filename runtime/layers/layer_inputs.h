@@ -20,7 +20,9 @@ float qr_layer_inputs_factor(void);
 
 static inline bool qr_layer_has_input(const qr_layer *layer) { return layer->input_gate.weight.desc.rows > 0; }
 
-/* x += the block of the layer's input. */
+/* buffers.input_gated of buffers.input_x. */
+qrun_status qr_layer_input_gated(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* x += the block of the layer's input. Not where there are several residual streams. */
 qrun_status qr_layer_add_input(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 
 #endif

@@ -299,6 +299,9 @@ int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *paramete
     dims[1] = transposed ? parameter->rows : parameter->cols;
     if (parameter->kind == QR_PARAMETER_MATRIX) { return 2; }
     if (parameter->role == QR_ROLE_CONV) { return qr_model_conv_dims(model, dims); }
+    if (qr_role_is_stream_mix(parameter->role)) {
+        return qr_stream_mix_dims(model, parameter->role, parameter->cols, dims);
+    }
     if (parameter->role == QR_ROLE_RECURRENT_A_LOG && model->family->a_log_is_wide) {
         return qr_wide_a_log_dims(parameter->cols, dims);
     }

@@ -68,6 +68,18 @@
     [QR_ROLE_INPUT_GATE] = LAYER "per_layer_input_gate", [QR_ROLE_INPUT_OUT] = LAYER "per_layer_projection",          \
     [QR_ROLE_POST_INPUT_NORM] = LAYER "post_per_layer_input_norm"
 
+/* Of Gemma 3n. */
+#define STREAMS                                                                                                        \
+    [QR_ROLE_STREAM_IN_1] = "model.altup_projections.0", [QR_ROLE_STREAM_IN_2] = "model.altup_projections.1",          \
+    [QR_ROLE_STREAM_IN_3] = "model.altup_projections.2", [QR_ROLE_STREAM_OUT_1] = "model.altup_unembed_projections.0", \
+    [QR_ROLE_STREAM_OUT_2] = "model.altup_unembed_projections.1",                                                      \
+    [QR_ROLE_STREAM_OUT_3] = "model.altup_unembed_projections.2", [QR_ROLE_STREAM_NORM] = LAYER "altup.router_norm",   \
+    [QR_ROLE_STREAM_ROUTER] = LAYER "altup.modality_router",                                                           \
+    [QR_ROLE_STREAM_PREDICT] = LAYER "altup.prediction_coefs",                                                         \
+    [QR_ROLE_STREAM_CORRECT] = LAYER "altup.correction_coefs",                                                         \
+    [QR_ROLE_STREAM_SCALE] = LAYER "altup.correct_output_scale", [QR_ROLE_RESIDUAL_DOWN] = LAYER "laurel.linear_left", \
+    [QR_ROLE_RESIDUAL_UP] = LAYER "laurel.linear_right", [QR_ROLE_RESIDUAL_NORM] = LAYER "laurel.post_laurel_norm"
+
 #define EXPERT_MATRICES                                                                                             \
     [QR_ROLE_EXPERT_GATE] = LAYER "mlp.experts.%d.gate_proj", [QR_ROLE_EXPERT_UP] = LAYER "mlp.experts.%d.up_proj", \
     [QR_ROLE_EXPERT_OUT] = LAYER "mlp.experts.%d.down_proj"
@@ -178,6 +190,10 @@ static const qr_family families[] = {
      .name = "gemma3",
      .prefixes = {IMAGE_PREFIXES},
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS, QK_NORMS}},
+    {.family = QR_FAMILY_GEMMA3N,
+     .name = "gemma3n",
+     .prefixes = {IMAGE_PREFIXES},
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS, QK_NORMS, LAYER_INPUTS, STREAMS}},
     {.family = QR_FAMILY_GEMMA4,
      .name = "gemma4",
      .prefixes = {IMAGE_PREFIXES},
@@ -758,6 +774,8 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
     if ((role == QR_ROLE_POST_ATTN_NORM || role == QR_ROLE_POST_MLP_NORM) && config->without_post_norms) {
         return false;
     }
+    if (role == QR_ROLE_STREAM_SCALE && !config->streams.scales) { return false; }
+    if (qr_role_is_stream_end(role)) { return layer == 0 && qr_role_stream(role) < config->streams.n; }
     if (is_of_inputs(role)) { return config->layer_inputs.size > 0 && (role != QR_ROLE_INPUTS || layer == 0); }
     if (is_of_kv(role) && qr_model_config_kv_owner(config, layer) != layer) { return false; }
     if (role == QR_ROLE_V && qr_model_config_heads(config, layer).values_are_keys) { return false; }

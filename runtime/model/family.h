@@ -28,6 +28,12 @@ typedef enum qr_tensor_role {
     QR_ROLE_K_NORM,
     QR_ROLE_Q_DOWN_NORM, /* of latents: qr_latent_layers */
     QR_ROLE_KV_DOWN_NORM,
+    QR_ROLE_RESIDUAL_NORM,   /* of the low-rank product beside attention */
+    QR_ROLE_STREAM_NORM,     /* of residual streams (layer_streams.h), as the next: before the router */
+    QR_ROLE_STREAM_ROUTER,   /* [N, D] */
+    QR_ROLE_STREAM_PREDICT,  /* [N², N] */
+    QR_ROLE_STREAM_CORRECT,  /* [N, N] */
+    QR_ROLE_STREAM_SCALE,    /* [D]: of the stream that makes the layer's input */
     QR_ROLE_LAYER_SCALAR,    /* [1]: what a layer puts out is multiplied by it */
     QR_ROLE_RECURRENT_NORM,  /* of the gated delta rule, or a state space */
     QR_ROLE_CONV,            /* of any layer with a state */
@@ -73,6 +79,14 @@ typedef enum qr_tensor_role {
     QR_ROLE_INPUTS,        /* the layers' inputs, of all in one; a model has it once, with layer 0 */
     QR_ROLE_INPUT_GATE,
     QR_ROLE_INPUT_OUT,
+    QR_ROLE_STREAM_IN_1, /* what makes streams of the embeddings; a model has these once, as the next */
+    QR_ROLE_STREAM_IN_2,
+    QR_ROLE_STREAM_IN_3,
+    QR_ROLE_STREAM_OUT_1, /* what streams go through before they become one row again */
+    QR_ROLE_STREAM_OUT_2,
+    QR_ROLE_STREAM_OUT_3,
+    QR_ROLE_RESIDUAL_DOWN, /* the low-rank product beside attention */
+    QR_ROLE_RESIDUAL_UP,
     QR_ROLE_GATE,
     QR_ROLE_UP,
     QR_ROLE_GATE_UP,
@@ -124,9 +138,23 @@ static inline bool qr_role_is_of_recurrence(qr_tensor_role role) {
            (role >= QR_ROLE_DELTA_Q && role <= QR_ROLE_RECURRENT_OUT);
 }
 
+/* Whether it makes residual streams of the embeddings, or goes before they become one row again; and which stream it is
+ * of, from 1 on. */
+static inline bool qr_role_is_stream_end(qr_tensor_role role) {
+    return role >= QR_ROLE_STREAM_IN_1 && role <= QR_ROLE_STREAM_OUT_3;
+}
+static inline int64_t qr_role_stream(qr_tensor_role role) {
+    return 1 + role - (role < QR_ROLE_STREAM_OUT_1 ? QR_ROLE_STREAM_IN_1 : QR_ROLE_STREAM_OUT_1);
+}
+
+/* Whether it is a small matrix that is held as a vector of F32: it says how residual streams are mixed. */
+static inline bool qr_role_is_stream_mix(qr_tensor_role role) {
+    return role >= QR_ROLE_STREAM_ROUTER && role <= QR_ROLE_STREAM_CORRECT;
+}
+
 /* Whether a model has the module once. */
 static inline bool qr_role_is_of_model(qr_tensor_role role) {
-    return role < QR_ROLE_ATTN_NORM || role == QR_ROLE_INPUTS;
+    return role < QR_ROLE_ATTN_NORM || role == QR_ROLE_INPUTS || qr_role_is_stream_end(role);
 }
 
 static inline bool qr_role_is_expert(qr_tensor_role role) {
@@ -201,7 +229,8 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
 /* Whether files store the module's vector under its own name, without ".weight": torch has it as a parameter, not as a
  * module. */
 static inline bool qr_role_is_bare(qr_tensor_role role) {
-    return role == QR_ROLE_LAYER_SCALAR || (role >= QR_ROLE_RECURRENT_A_LOG && role <= QR_ROLE_EXPERT_OUT_BIAS);
+    return role == QR_ROLE_LAYER_SCALAR || role == QR_ROLE_STREAM_SCALE ||
+           (role >= QR_ROLE_RECURRENT_A_LOG && role <= QR_ROLE_EXPERT_OUT_BIAS);
 }
 
 /* Whether the linear layer of this role carries a bias. */

@@ -121,6 +121,9 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         shape->widest_attended = qr_max(shape->widest_attended, shape->recurrent.values);
         shape->recurrent.by_key_head = (*family)->modules[QR_ROLE_DELTA_QKVZ] != NULL;
     }
+    shape->n_streams = (int32_t)config->streams.n;
+    shape->scales_stream = config->streams.scales;
+    shape->residual_rank = config->streams.residual_rank;
     shape->layer_input = config->layer_inputs.size;
     shape->input_scale = embedding_scale(shape->layer_input, act_dtype);
     if (config->scale_embeddings) { shape->embedding_scale = embedding_scale(config->hidden_size, act_dtype); }
@@ -155,6 +158,7 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
             : role == QR_ROLE_RECURRENT_OUT ? values
             : reads_gate_latent             ? recurrent.gate_rank
             : role == QR_ROLE_INPUT_OUT     ? s->layer_input
+            : role == QR_ROLE_RESIDUAL_UP   ? s->residual_rank
             : role == QR_ROLE_MLP_OUT       ? layer->mlp
             : role == QR_ROLE_SHARED_OUT    ? s->shared_mlp
             : role == QR_ROLE_EXPERT_OUT    ? s->expert_mlp
@@ -187,6 +191,7 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
         case QR_ROLE_GATE_UP: *rows = 2 * layer->mlp; break;
         case QR_ROLE_INPUTS: *rows = s->n_layers * s->layer_input; break;
         case QR_ROLE_INPUT_GATE: *rows = s->layer_input; break;
+        case QR_ROLE_RESIDUAL_DOWN: *rows = s->residual_rank; break;
         case QR_ROLE_SHARED_GATE:
         case QR_ROLE_SHARED_UP: *rows = s->shared_mlp; break;
         case QR_ROLE_SHARED_GATE_UP: *rows = 2 * s->shared_mlp; break;
@@ -196,6 +201,11 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
         case QR_ROLE_EXPERT_UP: *rows = s->expert_mlp; break;
         default: *rows = s->hidden; break;
     }
+}
+
+static qr_linear_layer *stream_end(qrun_model *model, qr_tensor_role role) {
+    qr_linear_layer *ends = role < QR_ROLE_STREAM_OUT_1 ? model->stream_ends.in : model->stream_ends.out;
+    return &ends[qr_role_stream(role) - 1];
 }
 
 /* Roles are numbered in slot order, siblings in the order of their arrays. */
@@ -219,6 +229,9 @@ qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, voi
                                       : role == QR_ROLE_INPUTS        ? &model->inputs.linear
                                       : role == QR_ROLE_INPUT_GATE    ? &layer->input_gate
                                       : role == QR_ROLE_INPUT_OUT     ? &layer->input_out
+                                      : role == QR_ROLE_RESIDUAL_DOWN ? &layer->residual_down
+                                      : role == QR_ROLE_RESIDUAL_UP   ? &layer->residual_up
+                                      : qr_role_is_stream_end(role)   ? stream_end(model, role)
                                       : is_mlp_out                    ? &layer->mlp_out
                                       : role == QR_ROLE_ROUTER        ? &layer->router
                                       : role == QR_ROLE_SHARED_SHARE  ? &layer->shared_share
@@ -419,6 +432,9 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     if (role == QR_ROLE_RECURRENT_DT_BIAS) { return recurrent.n_value_heads * qr_recurrent_decays(&recurrent); }
     if (role == QR_ROLE_RECURRENT_A_LOG || role == QR_ROLE_SKIP) { return recurrent.n_value_heads; }
     if (role == QR_ROLE_SINKS) { return layer->n_heads * n_ranks; }
+    if (role == QR_ROLE_STREAM_ROUTER) { return s->n_streams * s->hidden; }
+    if (role == QR_ROLE_STREAM_PREDICT) { return s->n_streams * s->n_streams * s->n_streams; }
+    if (role == QR_ROLE_STREAM_CORRECT) { return s->n_streams * s->n_streams; }
     if (role == QR_ROLE_EXPERT_SCALE || role == QR_ROLE_CHOICE_BIAS) { return s->n_experts; }
     if (role == QR_ROLE_EXPERT_OUT_BIAS) { return s->hidden; }
     if (qr_role_is_expert_bias(role)) { return s->expert_mlp; }
@@ -463,6 +479,20 @@ static qr_norm plain_norm(qrun_model *model, int64_t dim) {
     return (qr_norm){.dim = dim, .eps = model->shape.norm_eps, .is_layer_norm = has_layer_norms(model)};
 }
 
+/* Of the standard normal distribution, by bisection: it is asked for once a layer. */
+static double normal_quantile(double part) {
+    double low = -40.0, high = 40.0;
+    for (int i = 0; i < 200; i++) {
+        const double middle = 0.5 * (low + high);
+        if (0.5 * erfc(-middle / sqrt(2.0)) < part) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return 0.5 * (low + high);
+}
+
 /* What config.json says of a layer as a whole. */
 static void shape_layer(qrun_model *model, int64_t l, int32_t *n_recurrent) {
     const qr_model_config *config = &model->config;
@@ -489,6 +519,8 @@ static void shape_layer(qrun_model *model, int64_t l, int32_t *n_recurrent) {
     layer->n_kv_heads = qr_split_kv_heads(&model->split, heads.n_kv_heads);
     layer->head_dim = heads.head_dim;
     layer->mlp = qr_model_config_mlp_size(config, l);
+    layer->gate_is_sparse = config->gate_parts != NULL && config->gate_parts[l] > 0;
+    if (layer->gate_is_sparse) { layer->gate_quantile = (float)normal_quantile((double)config->gate_parts[l]); }
     layer->values_are_keys = heads.values_are_keys;
     layer->reads_shared_kv = qr_model_config_kv_owner(config, l) != l;
     if (config->attention.norms_values && !layer->reads_shared_kv) {

@@ -66,6 +66,15 @@ typedef struct qr_latent_layers {
     qr_norm q_norm, kv_norm; /* [query_rank], [kv_rank] */
 } qr_latent_layers;
 
+/* How a layer mixes residual streams (layer_streams.h). Vectors, as norms are. */
+typedef struct qr_stream_vectors {
+    qr_norm norm;    /* [D] */
+    qr_norm router;  /* [N, D] */
+    qr_norm predict; /* [N², N] */
+    qr_norm correct; /* [N, N] */
+    qr_norm scale;   /* [D] */
+} qr_stream_vectors;
+
 typedef struct qr_layer {
     qr_norm attn_norm, post_attn_norm, mlp_norm, post_mlp_norm; /* [D] */
     qr_norm q_norm, k_norm;                                     /* [HD], or of all heads together: [H·HD], [KV·HD] */
@@ -75,7 +84,13 @@ typedef struct qr_layer {
     qr_norm post_input_norm;    /* [D], of layers with inputs of their own, as the next (layer_inputs.h) */
     qr_linear_layer input_gate; /* [P, D] */
     qr_linear_layer input_out;  /* [D, P] */
-    qr_norm scalar;             /* [1]: what the layer puts out is multiplied by it */
+    qr_norm residual_norm;      /* [D]: of the low-rank product of what attention reads, beside attention, as the next;
+                                 * dim 0: there is none */
+    qr_linear_layer residual_down, residual_up; /* [R, D], [D, R] */
+    qr_stream_vectors streams;
+    bool gate_is_sparse; /* of its MLP's gate what is far above the mean is left: gaussian_topk */
+    float gate_quantile;
+    qr_norm scalar; /* [1]: what the layer puts out is multiplied by it */
     /* [D], where experts stand beside a dense MLP: after that, before them, after them, and of the router. dim 0: they
      * stand alone, or beside the expert that every token goes to. */
     qr_norm dense_out_norm, expert_norm, expert_out_norm, router_norm;
@@ -154,6 +169,11 @@ typedef struct qr_input_weights {
     qr_norm norm;           /* [P] */
 } qr_input_weights;
 
+/* What makes residual streams of the embeddings, and what they go through in the end; of each stream but the first. */
+typedef struct qr_stream_ends {
+    qr_linear_layer in[QR_MAX_STREAMS - 1], out[QR_MAX_STREAMS - 1]; /* [D, D] */
+} qr_stream_ends;
+
 /* Of layers that carry a state along; with a split, of this rank's heads or channels. */
 typedef struct qr_recurrent_shape {
     qr_recurrent_kind kind;
@@ -207,6 +227,9 @@ typedef struct qr_model_shape {
     bool rope_interleaved;  /* qr_rope_args */
     float temperature_beta; /* of the tables of queries: qr_rope_table_args */
     int32_t temperature_tokens;
+    int32_t n_streams;            /* N: residual streams; 0: one, and layers do not mix any */
+    bool scales_stream;           /* what makes a layer's input is scaled first */
+    int64_t residual_rank;        /* R: of the low-rank product beside attention */
     int64_t layer_input;          /* P: elements of a token's input to each layer; 0: there is none */
     float input_scale;            /* of the rows of their table */
     float gate_alpha, gate_limit; /* of experts, qr_clamped_gate_args; 0: `activation` */
@@ -264,6 +287,7 @@ struct qrun_model {
     qr_weight embedding;          /* [V, D] */
     qr_weight position_embedding; /* [context, D]; rows 0 where the family has none */
     qr_input_weights inputs;
+    qr_stream_ends stream_ends;
     qr_weight head; /* [V, D]; shares the embedding's data when tied */
     qr_row_share head_share;
     qr_split split;

@@ -340,6 +340,8 @@ static float neutral_value(const qrun_model *model, qr_tensor_role role) {
         case QR_ROLE_RECURRENT_DT_BIAS:
         case QR_ROLE_CONV_BIAS:
         case QR_ROLE_SINKS:
+        case QR_ROLE_STREAM_PREDICT:
+        case QR_ROLE_STREAM_CORRECT:
         case QR_ROLE_CHOICE_BIAS:
         case QR_ROLE_EXPERT_GATE_BIAS:
         case QR_ROLE_EXPERT_UP_BIAS:

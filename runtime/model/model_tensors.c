@@ -218,6 +218,11 @@ qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors 
         const int64_t dims[2] = {n_experts, n / n_experts * qr_vector_step(model, role)};
         return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, 2, dims, tensor, err);
     }
+    if (qr_role_is_stream_mix(role)) {
+        int64_t dims[QR_MAX_DIMS];
+        const int n_dims = qr_stream_mix_dims(model, role, n, dims);
+        return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, n_dims, dims, tensor, err);
+    }
     const int64_t row[2] = {1, n};
     const bool is_row = role == QR_ROLE_CHOICE_BIAS && model->family->choice_bias_is_row;
     const int n_dims = qr_role_is_constant(role) ? 0 : is_row ? 2 : 1;
@@ -268,6 +273,12 @@ static bool is_unused_norm(const qrun_model *model, int64_t layer, const char *n
     return strcmp(name, strstr(norm, "post_mlp")) == 0;
 }
 
+/* A scale of residual streams that checkpoints have and config.json says not to use. */
+static bool is_unused_scale(const qrun_model *model, const char *name) {
+    const char *module = model->family->modules[QR_ROLE_STREAM_SCALE];
+    return module != NULL && !model->config.streams.scales && strcmp(name, qr_family_name_in_layer(module)) == 0;
+}
+
 /* What follows `module` in `name`, a number below n_experts where the module has %d; NULL: something else is there. */
 static const char *after_module(const char *module, const char *name, int64_t n_experts) {
     const char *number = strstr(module, "%d");
@@ -315,7 +326,7 @@ static bool is_expected(const qrun_model *model, int64_t layer, const char *name
     const qr_family *family = model->family;
     const qr_model_config *config = &model->config;
     for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role < QR_ROLE_COUNT; role++) {
-        if (role == QR_ROLE_INPUTS || !qr_family_layer_has(family, config, layer, role)) { continue; }
+        if (qr_role_is_of_model(role) || !qr_family_layer_has(family, config, layer, role)) { continue; }
         char module[QR_STORED_NAME_BYTES];
         (void)snprintf(module, sizeof module, "%s", qr_family_name_in_layer(family->modules[role]));
         qr_family_name_in_files(family, module, sizeof module);
@@ -329,7 +340,8 @@ static bool is_expected(const qrun_model *model, int64_t layer, const char *name
     const bool has_experts = qr_family_layer_has(family, config, layer, QR_ROLE_ROUTER);
     const bool is_packed = config->quantization.packing.kind != QR_PACKING_NONE;
     return (has_experts && is_stack(family, is_packed, name)) || is_known_buffer(name) || is_cache_scale(model, name) ||
-           is_unused_kv(model, layer, name) || is_unused_norm(model, layer, name) || is_conv_part(model, layer, name);
+           is_unused_kv(model, layer, name) || is_unused_norm(model, layer, name) || is_unused_scale(model, name) ||
+           is_conv_part(model, layer, name);
 }
 
 /* The layer of a tensor inside the layers, and what follows its number and a dot; NULL where it is not inside. */
@@ -357,7 +369,7 @@ static bool reads_tensor(const qrun_model *model, const char *name) {
     layers_stem(model, stem);
     int64_t layer;
     if (name_in_layer(stem, name, &layer) != NULL) { return !is_ahead(model, layer); }
-    for (qr_tensor_role role = QR_ROLE_EMBEDDING; role <= QR_ROLE_INPUTS; role++) {
+    for (qr_tensor_role role = QR_ROLE_EMBEDDING; role <= QR_ROLE_STREAM_OUT_3; role++) {
         if (model->family->modules[role] == NULL || !qr_role_is_of_model(role)) { continue; }
         const char *const prefixes[] = {model->prefix, role == QR_ROLE_HEAD ? "" : model->prefix};
         for (size_t i = 0; i < QR_COUNT_OF(prefixes); i++) {

@@ -63,6 +63,15 @@ static inline int qr_model_conv_dims(const qrun_model *model, int64_t dims[3]) {
     return 3;
 }
 
+/* Of what says how residual streams are mixed: of the router a row is as long as the stream, of others there is an
+ * element for each stream. */
+static inline int qr_stream_mix_dims(const qrun_model *model, qr_tensor_role role, int64_t n,
+                                     int64_t dims[QR_MAX_DIMS]) {
+    dims[1] = role == QR_ROLE_STREAM_ROUTER ? model->shape.hidden : model->shape.n_streams;
+    dims[0] = n / dims[1];
+    return 2;
+}
+
 /* Every which element of a stored vector is the module's: those of gate and up may be in turn. */
 static inline int64_t qr_vector_step(const qrun_model *model, qr_tensor_role role) {
     const char *const *modules = model->family->modules;

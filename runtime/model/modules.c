@@ -53,15 +53,18 @@ static qrun_status visit_expert(void *arg, qr_weight *matrix, int64_t layer, qr_
 
 qr_norm *qr_norm_of_layer(qr_layer *layer, qr_tensor_role role) {
     qr_recurrent_vectors *recurrent = layer->beside != NULL ? &layer->beside->recurrent : &layer->recurrent;
-    qr_norm *const norms[] = {
-        &layer->attn_norm,       &layer->post_attn_norm, &layer->mlp_norm,      &layer->post_mlp_norm,
-        &layer->post_input_norm, &layer->dense_out_norm, &layer->expert_norm,   &layer->expert_out_norm,
-        &layer->q_norm,          &layer->k_norm,         &layer->latent.q_norm, &layer->latent.kv_norm,
-        &layer->scalar,          &recurrent->norm,       &recurrent->conv,      &recurrent->a_log,
-        &recurrent->dt_bias,     &recurrent->conv_bias,  &recurrent->skip,      &layer->sinks,
-        &layer->xielu[0],        &layer->xielu[1],       &layer->xielu[2],      &layer->xielu[3],
-        &layer->router_norm,     &layer->expert_scale,   &layer->choice_bias,   &layer->expert_gate_bias,
-        &layer->expert_up_bias,  &layer->expert_out_bias};
+    qr_norm *const norms[] = {&layer->attn_norm,        &layer->post_attn_norm,  &layer->mlp_norm,
+                              &layer->post_mlp_norm,    &layer->post_input_norm, &layer->dense_out_norm,
+                              &layer->expert_norm,      &layer->expert_out_norm, &layer->q_norm,
+                              &layer->k_norm,           &layer->latent.q_norm,   &layer->latent.kv_norm,
+                              &layer->residual_norm,    &layer->streams.norm,    &layer->streams.router,
+                              &layer->streams.predict,  &layer->streams.correct, &layer->streams.scale,
+                              &layer->scalar,           &recurrent->norm,        &recurrent->conv,
+                              &recurrent->a_log,        &recurrent->dt_bias,     &recurrent->conv_bias,
+                              &recurrent->skip,         &layer->sinks,           &layer->xielu[0],
+                              &layer->xielu[1],         &layer->xielu[2],        &layer->xielu[3],
+                              &layer->router_norm,      &layer->expert_scale,    &layer->choice_bias,
+                              &layer->expert_gate_bias, &layer->expert_up_bias,  &layer->expert_out_bias};
     return norms[role - QR_ROLE_ATTN_NORM];
 }
 

@@ -268,6 +268,14 @@ static split_kind kind_of(const qrun_model *model, qr_tensor_role role) {
         case QR_ROLE_INPUTS: /* small: split, they would cost two more exchanges a layer */
         case QR_ROLE_INPUT_GATE:
         case QR_ROLE_INPUT_OUT:
+        case QR_ROLE_STREAM_IN_1:
+        case QR_ROLE_STREAM_IN_2:
+        case QR_ROLE_STREAM_IN_3:
+        case QR_ROLE_STREAM_OUT_1:
+        case QR_ROLE_STREAM_OUT_2:
+        case QR_ROLE_STREAM_OUT_3:
+        case QR_ROLE_RESIDUAL_DOWN:
+        case QR_ROLE_RESIDUAL_UP:
         case QR_ROLE_ROUTER: /* small, and each rank routes by itself, as the next */
         case QR_ROLE_SHARED_SHARE: return WHOLE;
         case QR_ROLE_HEAD:

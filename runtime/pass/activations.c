@@ -9,6 +9,7 @@
 #include "runtime/engine/plan.h"
 #include "runtime/layers/layer_experts.h"
 #include "runtime/layers/layer_latent.h"
+#include "runtime/layers/layer_streams.h"
 
 /* ---- Policies ---------------------------------------------------------------------------------------------------- */
 
@@ -144,6 +145,11 @@ static void lay_attention(qr_layout *layout, const qrun_model *model, layer_kind
     if (qr_model_has_post_norm(model, QR_ROLE_POST_ATTN_NORM)) {
         QR_LAY(layout, layer->buffers.attn_branch, rows * s->hidden, sizeof(float));
     }
+    if (s->residual_rank > 0) {
+        QR_LAY(layout, layer->buffers.residual, rows * s->residual_rank, sizeof(float));
+        QR_LAY(layout, layer->buffers.residual_x, rows * s->residual_rank, act);
+        QR_LAY(layout, layer->buffers.residual_branch, rows * s->hidden, sizeof(float));
+    }
 }
 
 static void lay_beside_dense(qr_layout *layout, const qrun_model *model, int64_t t, qr_expert_buffers *b) {
@@ -208,13 +214,23 @@ static void lay_set(qr_layout *layout, const qrun_model *model, int64_t t, int64
     if (!qr_model_is_parallel(model)) { QR_LAY(layout, set->x_mid, rows * model->shape.hidden, sizeof(float)); }
 }
 
+/* A layer's input, unless it has a place already, and where there are several residual streams what comes with them. */
+static void lay_streams(qr_layout *layout, const qrun_model *model, int64_t t, int64_t rows, bool has_input,
+                        qr_kept_layer *layer) {
+    const qr_model_shape *s = &model->shape;
+    if (has_input || s->n_streams > 0) { QR_LAY(layout, layer->x_in, t * s->hidden, sizeof(float)); }
+    if (s->n_streams == 0) { return; }
+    if (has_input) { QR_LAY(layout, layer->streams_in, t * qr_stream_columns(s), sizeof(float)); }
+    QR_LAY(layout, layer->x_out, rows * s->hidden, sizeof(float));
+}
+
 /* Layers before the first trained one all take one set, and one place for their inputs. They are done before any other
  * layer begins, so others' buffers are in the same place. Returns the bytes up to its end. */
 static size_t lay_untrained(qr_layout layout, const qrun_model *model, int64_t t, int64_t rows,
                             const qr_segment *segment, qr_kept_layer *layers) {
     qr_kept_layer set = {0};
     lay_set(&layout, model, t, rows, &set);
-    QR_LAY(&layout, set.x_in, t * model->shape.hidden, sizeof(float));
+    lay_streams(&layout, model, t, rows, true, &set);
     for (int64_t i = 0; i < segment->n; i++) { layers[segment->first + i] = set; }
     return layout.offset;
 }
@@ -228,11 +244,17 @@ static void lay_recomputed(input_places *places, const qrun_model *model, int64_
         qr_kept_layer *layer = &layers[segment->first + i];
         if (i == *n_sets) {
             lay_set(layout, model, t, rows, &sets[i]);
-            if (i > 0) { QR_LAY(layout, sets[i].x_in, t * model->shape.hidden, sizeof(float)); }
+            lay_streams(layout, model, t, rows, i > 0, &sets[i]);
             ++*n_sets;
         }
         *layer = sets[i];
-        if (i == 0) { layer->x_in = place_input(places, t * model->shape.hidden, segment); }
+        if (i > 0) { continue; }
+        float *input = place_input(places, t * qr_stream_columns(&model->shape), segment);
+        if (model->shape.n_streams > 0) {
+            layer->streams_in = input;
+        } else {
+            layer->x_in = input;
+        }
     }
 }
 
@@ -247,7 +269,7 @@ static void lay_kept(qr_layout *layout, const qrun_model *model, int64_t t, cons
         qr_kept_layer *layer = &layers[l];
         *layer = set;
         layout->layer = l;
-        QR_LAY(layout, layer->x_in, t * model->shape.hidden, sizeof(float));
+        lay_streams(layout, model, t, t, true, layer);
         const qr_layer *of = &model->layers[l];
         layer->x_mid = of->is_parallel ? NULL : layer->x_in;
         if (of->mixes && of->has_mlp && !of->is_parallel) {
@@ -318,6 +340,7 @@ qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_p
     }
     for (int64_t l = 0; l < n_layers; l++) {
         activations->layers[l].buffers.branch_normed = branch_normed;
+        activations->layers[l].buffers.residual_normed = branch_normed;
         activations->layers[l].buffers.experts.slots = slots;
         activations->layers[l].buffers.experts.branch_normed = branch_normed;
     }

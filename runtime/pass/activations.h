@@ -30,7 +30,10 @@ qrun_status qr_recompute_policy_parse(const char *text, int64_t n_layers, qr_rec
 
 /* Buffers of one layer beyond those of qr_layer_buffers. */
 typedef struct qr_kept_layer {
-    float *x_in;  /* [T, D] input of the layer; of a segment's first layer it outlives the forward pass */
+    float *x_in;       /* [T, D] input of the layer; of a segment's first layer it outlives the forward pass */
+    float *streams_in; /* [T, N, D]: the same, where there are several residual streams; x_in is what the layer computes
+                        * with then, and does not outlive it */
+    float *x_out;      /* [T, D]: of several streams, what the layer has made of x_in; with tiles, those of one */
     float *x_mid; /* [T, D] between the blocks; with tiles, those of one. It may be x_in where there is one block, and
                    * is NULL where they are parallel */
     float *lse;   /* [T, H] */
@@ -53,6 +56,11 @@ typedef struct qr_activations {
     int64_t n_segments;
     size_t bytes, host_bytes;
 } qr_activations;
+
+/* What is kept of a layer's input. */
+static inline float *qr_kept_input(const qr_kept_layer *kept) {
+    return kept->streams_in != NULL ? kept->streams_in : kept->x_in;
+}
 
 /* Whether every layer is computed again by itself, so that it may be cut into tiles of rows (tiles.c). */
 bool qr_recompute_policy_takes_tiles(const qr_recompute_policy *policy);

@@ -5,6 +5,7 @@
 #include "runtime/layers/layer_experts.h"
 #include "runtime/layers/layer_inputs.h"
 #include "runtime/layers/layer_latent.h"
+#include "runtime/layers/layer_streams.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/rope.h"
 #include "runtime/pass/lora_parameters.h"
@@ -284,12 +285,39 @@ static qrun_status xielu_backward(qr_train_pass *pass, const qr_layer *layer, qr
     return qr_xielu_backward(pass->backend, &args, pass->workspace, err);
 }
 
+/* The same where little is left of the gate, which is found again. */
+static qrun_status sparse_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qrun_model *model = pass->model;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    const int64_t m = qr_layer_mlp_size(layer), columns = qr_layer_mlp_columns(model, layer);
+    const qr_gaussian_topk_args sparse = qr_layer_gaussian_topk_args(&blocks, layer);
+    float *g = pass->current->buffers.mlp, *u = g + m;
+    const qr_gate_backward_args gate = {.fn = model->shape.activation,
+                                        .g = sparse.dst,
+                                        .u = u,
+                                        .dy = pass->b.dgated,
+                                        .dg = sparse.dst,
+                                        .du = u,
+                                        .n_rows = pass->n_tokens,
+                                        .dim = m,
+                                        .g_stride = sparse.dst_stride,
+                                        .u_stride = columns,
+                                        .dg_stride = sparse.dst_stride,
+                                        .du_stride = columns};
+    const qr_gaussian_topk_backward_args topk = {
+        .forward = sparse, .dy = sparse.dst, .dx = g, .dy_stride = sparse.dst_stride, .dx_stride = columns};
+    QR_RETURN_IF_ERROR(qr_gaussian_topk(pass->backend, &sparse, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_gate_backward(pass->backend, &gate, pass->workspace, err));
+    return qr_gaussian_topk_backward(pass->backend, &topk, pass->workspace, err);
+}
+
 /* The gradient of the MLP's activations overwrites them: nothing reads them any more. */
 static qrun_status activation_backward(qr_train_pass *pass, const qr_layer *layer, const qr_kept_layer *kept,
                                        qr_error *err) {
     const qrun_model *model = pass->model;
     const int64_t m = qr_layer_mlp_size(layer), columns = qr_layer_mlp_columns(model, layer);
     float *g = kept->buffers.mlp, *u = kept->buffers.mlp + m;
+    if (layer->gate_is_sparse) { return sparse_gate_backward(pass, layer, err); }
     if (qr_model_is_gated(model)) {
         const qr_gate_backward_args args = {.fn = model->shape.activation,
                                             .g = g,
@@ -353,8 +381,8 @@ static qrun_status keep_gradient(qr_train_pass *pass, const qr_layer *layer, qr_
     return qr_copy_heads(pass->backend, &args, pass->workspace, err);
 }
 
-/* The block of a layer's input: dx, and dinputs' part of the layer. */
-static qrun_status add_input_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+qrun_status qr_pass_input_gated_backward(qr_train_pass *pass, const qr_layer *layer, const float *dbranch, float *dst,
+                                         bool accumulate, qr_error *err) {
     const qr_layer_buffers *b = &pass->current->buffers;
     const int64_t p = pass->model->shape.layer_input;
     const qr_gate_backward_args gate = {.fn = pass->model->shape.activation,
@@ -369,15 +397,21 @@ static qrun_status add_input_backward(qr_train_pass *pass, const qr_layer *layer
                                         .u_stride = 2 * p,
                                         .dg_stride = 2 * p,
                                         .du_stride = 2 * p};
-    const float *dbranch;
-    if (!qr_layer_has_input(layer)) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(
-        branch_gradient(pass, &layer->post_input_norm, b->input_branch, layer->mlp_scale, &dbranch, err));
     QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->input_out, b->input_gated, dbranch,
                                                pass->model->shape.hidden, pass->b.dgated, false, err));
     QR_RETURN_IF_ERROR(qr_gate_backward(pass->backend, &gate, pass->workspace, err));
     QR_RETURN_IF_ERROR(keep_gradient(pass, layer, err));
-    return qr_pass_linear_backward(pass, &layer->input_gate, b->input_x, b->input, 2 * p, pass->b.dx, true, err);
+    return qr_pass_linear_backward(pass, &layer->input_gate, b->input_x, b->input, 2 * p, dst, accumulate, err);
+}
+
+/* The block of a layer's input: dx, and dinputs' part of the layer. */
+static qrun_status add_input_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_layer_buffers *b = &pass->current->buffers;
+    const float *dbranch;
+    if (!qr_layer_has_input(layer) || pass->model->shape.n_streams > 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(
+        branch_gradient(pass, &layer->post_input_norm, b->input_branch, layer->mlp_scale, &dbranch, err));
+    return qr_pass_input_gated_backward(pass, layer, dbranch, pass->b.dx, true, err);
 }
 
 /* dx += the gradient of the block's input, from that of a norm of it. */
@@ -599,6 +633,9 @@ qrun_status qr_pass_attention_out_backward(qr_train_pass *pass, const qr_layer *
     const qr_layer_buffers *b = &pass->current->buffers;
     const float *dbranch;
     qr_timeline_part(pass->backend, qr_layer_part(pass->model, layer));
+    if (qr_layer_has_residual(layer)) {
+        QR_RETURN_IF_ERROR(scale_rows(pass, pass->b.dx, qr_layer_residual_factor(), err));
+    }
     QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_attn_norm, b->attn_branch, layer->out_scale, &dbranch, err));
     const bool padded = qr_model_pads_values(&pass->model->shape) && !layer->is_recurrent;
     float *dvalues = padded ? pass->b.kv_up : pass->b.dattended;
@@ -608,11 +645,13 @@ qrun_status qr_pass_attention_out_backward(qr_train_pass *pass, const qr_layer *
 }
 
 qrun_status qr_pass_attention_norm_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_pass_residual_backward(pass, layer, err));
     return qr_pass_norm_backward(pass, &layer->attn_norm, pass->current->x_in, pass->b.dnormed, pass->b.dx,
                                  pass->n_tokens, true, err);
 }
 
 qrun_status qr_pass_outputs_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_pass_streams_correct_backward(pass, layer, err));
     if (!layer->is_parallel) { QR_RETURN_IF_ERROR(qr_pass_mlp_backward(pass, layer, err)); }
     if (layer->mixes) { QR_RETURN_IF_ERROR(qr_pass_attention_out_backward(pass, layer, err)); }
     return layer->is_parallel ? qr_pass_mlp_backward(pass, layer, err) : QRUN_OK;
@@ -661,9 +700,14 @@ static qrun_status compute_again(qr_train_pass *pass, const qr_layer *layer, qr_
     blocks.buffers_only = true;
     qr_timeline_phase(pass->backend, QR_PHASE_recompute);
     if (!kept->mlp_kept && layer->has_mlp) {
+        if (kept->streams_in != NULL) {
+            QR_RETURN_IF_ERROR(qr_pass_take_input(pass, kept, err));
+            QR_RETURN_IF_ERROR(qr_layer_streams_predict(&blocks, layer, err));
+        }
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, layer->is_parallel ? kept->x_in : kept->x_mid, err));
         if (layer->is_parallel) { QR_RETURN_IF_ERROR(qr_layer_mlp_norm(&blocks, layer, err)); }
         QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
+        QR_RETURN_IF_ERROR(qr_pass_streams_correct(pass, &blocks, layer, err));
     }
     if (kept->attn_kept || !layer->mixes) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, kept->x_in, err));
@@ -679,14 +723,15 @@ static qrun_status layer_backward(qr_train_pass *pass, int64_t l, bool kept_segm
     qr_timeline_phase(pass->backend, QR_PHASE_backward);
     QR_RETURN_IF_ERROR(qr_pass_outputs_backward(pass, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
-    return attention_backward(pass, layer, err);
+    QR_RETURN_IF_ERROR(attention_backward(pass, layer, err));
+    return qr_pass_streams_predict_backward(pass, layer, err);
 }
 
 qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
     const bool in_tiles = qr_pass_has_tiles(pass);
     if (!segment->kept && !in_tiles) {
         qr_timeline_phase(pass->backend, QR_PHASE_recompute);
-        QR_PASS_COMPUTE(pass, qr_pass_copy_stream(pass, pass->b.x, pass->activations.layers[segment->first].x_in, err));
+        QR_PASS_COMPUTE(pass, qr_pass_take_input(pass, &pass->activations.layers[segment->first], err));
         for (int64_t i = 0; i < segment->n; i++) {
             QR_RETURN_IF_ERROR(qr_pass_run_layer(pass, segment->first + i, i + 1 == segment->n, err));
         }
@@ -714,7 +759,8 @@ static qrun_status table_backward(qr_train_pass *pass, const qr_weight *table, c
                                              .n_tokens = pass->n_tokens,
                                              .dim = table->desc.cols,
                                              .vocab = table->desc.rows,
-                                             .scale = scale};
+                                             .scale = scale,
+                                             .first_beyond = table == &pass->model->inputs.embedding};
     return args.dtable == NULL ? QRUN_OK : qr_embedding_backward(pass->backend, &args, pass->workspace, err);
 }
 
@@ -727,6 +773,17 @@ static bool makes_trained_inputs(qr_train_pass *pass) {
            qr_whole_gradient(pass->parameters, &inputs->linear.weight) != NULL ||
            qr_whole_gradient(pass->parameters, &inputs->embedding) != NULL ||
            qr_whole_gradient(pass->parameters, &model->embedding) != NULL;
+}
+
+static bool makes_trained_streams(qr_train_pass *pass) {
+    for (int64_t i = 1; i < pass->model->shape.n_streams; i++) {
+        const qr_linear_layer *linear = &pass->model->stream_ends.in[i - 1];
+        if (qr_lora_pair_of(pass->parameters, linear) != NULL ||
+            qr_whole_gradient(pass->parameters, &linear->weight) != NULL) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Through the norm, in place. What it normed takes the place of the inputs: nothing reads them any more. */
@@ -786,6 +843,9 @@ qrun_status qr_pass_embed_backward(qr_train_pass *pass, qr_error *err) {
     const float *dx = pass->b.dx;
     if (model->embedding_norm.weight != NULL && qr_whole_is_trained(pass->parameters, &model->embedding)) {
         QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, NULL, embedding_norm_backward, err));
+    }
+    if (model->shape.n_streams > 0 && (makes_trained_inputs(pass) || makes_trained_streams(pass))) {
+        QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, NULL, qr_pass_streams_enter_backward, err));
     }
     if (model->shape.layer_input > 0 && makes_trained_inputs(pass)) {
         QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, NULL, inputs_backward, err));

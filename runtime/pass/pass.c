@@ -3,6 +3,7 @@
 
 #include "base/sizes.h"
 #include "runtime/layers/layer_latent.h"
+#include "runtime/layers/layer_streams.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/rope.h"
 #include "runtime/pass/lora_parameters.h"
@@ -72,6 +73,7 @@ qr_layer_pass qr_pass_layer(qr_train_pass *pass) {
     const qr_pass_buffers *b = &pass->b;
     qr_layer_buffers buffers = pass->current != NULL ? pass->current->buffers : (qr_layer_buffers){0};
     buffers.dora = b->dora;
+    buffers.sparse_gate = b->sparse_gate;
     buffers.recalled_normed = b->gate_work;
     buffers.by_head = b->by_head;
     buffers.delta_latent = b->delta_latent;
@@ -84,6 +86,10 @@ qr_layer_pass qr_pass_layer(qr_train_pass *pass) {
         .n_tokens = pass->n_tokens,
         .any_order = true,
         .x = b->x,
+        .streams = b->streams,
+        .stream_work = b->stream_work,
+        .stream_x = b->stream_x,
+        .stream_coefs = b->stream_coefs,
         .cos_table = {b->cos_table[0], b->cos_table[1]},
         .sin_table = {b->sin_table[0], b->sin_table[1]},
         .inputs = b->inputs,
@@ -139,6 +145,10 @@ qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled");
 }
 
+static size_t input_bytes(const qr_train_pass *pass) {
+    return (size_t)(pass->n_tokens * qr_stream_columns(&pass->model->shape)) * sizeof(float);
+}
+
 qrun_status qr_pass_keep_status(qr_train_pass *pass, qrun_status status) {
     const qr_collectives *ranks = pass->model->context->ranks;
     if (status == QRUN_OK || !qr_layer_stream_is_sharded(pass->model) || (ranks != NULL && ranks->lost)) {
@@ -149,6 +159,24 @@ qrun_status qr_pass_keep_status(qr_train_pass *pass, qrun_status status) {
     return QRUN_OK;
 }
 
+qrun_status qr_pass_keep_input(qr_train_pass *pass, qr_error *err) {
+    const qr_kept_layer *kept = pass->current;
+    if (kept->streams_in == NULL) { return qr_pass_copy_stream(pass, kept->x_in, pass->b.x, err); }
+    return pass->backend->copy_within(pass->backend, kept->streams_in, pass->b.streams, input_bytes(pass), err);
+}
+
+qrun_status qr_pass_take_input(qr_train_pass *pass, const qr_kept_layer *kept, qr_error *err) {
+    if (kept->streams_in == NULL) { return qr_pass_copy_stream(pass, pass->b.x, kept->x_in, err); }
+    return pass->backend->copy_within(pass->backend, pass->b.streams, kept->streams_in, input_bytes(pass), err);
+}
+
+qrun_status qr_pass_streams_correct(qr_train_pass *pass, const qr_layer_pass *blocks, const qr_layer *layer,
+                                    qr_error *err) {
+    if (pass->model->shape.n_streams == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_out, pass->b.x, err));
+    return qr_layer_streams_correct(blocks, layer, err);
+}
+
 static qrun_status run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
     if (qr_pass_has_tiles(pass)) { return qr_pass_run_in_tiles(pass, l, err); }
     const qr_layer *layer = &pass->model->layers[l];
@@ -156,7 +184,11 @@ static qrun_status run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, 
     qr_layer_pass blocks = qr_pass_layer(pass);
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
     qr_timeline_part(pass->backend, QR_PART_NONE);
-    QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
+    QR_RETURN_IF_ERROR(qr_pass_keep_input(pass, err));
+    if (pass->model->shape.n_streams > 0) {
+        QR_RETURN_IF_ERROR(qr_layer_streams_predict(&blocks, layer, err));
+        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
+    }
     blocks.buffers_only = buffers_only && !layer->has_mlp;
     QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
     if (!layer->has_mlp) { return QRUN_OK; }
@@ -165,7 +197,8 @@ static qrun_status run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, 
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_mid, pass->b.x, err));
     }
     blocks.buffers_only = buffers_only;
-    return qr_layer_mlp(&blocks, layer, err);
+    QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
+    return qr_pass_streams_correct(pass, &blocks, layer, err);
 }
 
 qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
@@ -216,7 +249,15 @@ static qrun_status choose_rope_slots(qr_train_pass *pass, const qr_train_batch *
 static qrun_status embed(qr_train_pass *pass, const qr_layer *none, qr_error *err) {
     (void)none;
     const qr_layer_pass blocks = qr_pass_layer(pass);
-    return qr_layer_embed(&blocks, pass->b.ids, pass->b.position, err);
+    QR_RETURN_IF_ERROR(qr_layer_embed(&blocks, pass->b.ids, pass->b.position, err));
+    return qr_layer_streams_enter(&blocks, err);
+}
+
+/* What is left of residual streams after the last layer. */
+static qrun_status leave(qr_train_pass *pass, const qr_layer *none, qr_error *err) {
+    (void)none;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    return qr_layer_streams_leave(&blocks, err);
 }
 
 static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool backward, qr_error *err) {
@@ -256,10 +297,6 @@ static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool 
  * only when its last use is over: transfers begin after the ops issued before them, and ops wait for the stage's
  * transfer. */
 
-static size_t input_bytes(const qr_train_pass *pass) {
-    return (size_t)(pass->n_tokens * pass->model->shape.hidden) * sizeof(float);
-}
-
 static qrun_status await_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
     if (segment->stage < 0) { return QRUN_OK; }
     return pass->backend->transfer_wait(pass->backend, pass->stage_tickets[segment->stage], err);
@@ -267,14 +304,14 @@ static qrun_status await_input(qr_train_pass *pass, const qr_segment *segment, q
 
 static qrun_status send_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
     if (segment->x_host == NULL) { return QRUN_OK; }
-    const float *stage = pass->activations.layers[segment->first].x_in;
+    const float *stage = qr_kept_input(&pass->activations.layers[segment->first]);
     return pass->backend->transfer_out(pass->backend, segment->x_host, stage, input_bytes(pass),
                                        &pass->stage_tickets[segment->stage], err);
 }
 
 static qrun_status fetch_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
     if (segment->x_host == NULL) { return QRUN_OK; }
-    float *stage = pass->activations.layers[segment->first].x_in;
+    float *stage = qr_kept_input(&pass->activations.layers[segment->first]);
     return pass->backend->transfer_in(pass->backend, stage, segment->x_host, input_bytes(pass),
                                       &pass->stage_tickets[segment->stage], err);
 }
@@ -314,6 +351,7 @@ static qrun_status pass_by(qr_train_pass *pass, const qr_segment *segment, qr_er
 /* The input of the segment before each is fetched while that one runs backward. */
 static qrun_status run_backward(qr_train_pass *pass, qr_error *err) {
     QR_PASS_COMPUTE(pass, clear_shared_gradients(pass, err));
+    QR_PASS_COMPUTE(pass, qr_pass_for_tiles(pass, NULL, qr_pass_streams_leave_backward, err));
     for (int64_t s = pass->activations.n_segments; s-- > 0;) {
         const qr_segment *segment = &pass->activations.segments[s];
         if (segment->untrained) {
@@ -342,6 +380,7 @@ static qrun_status forward(qr_train_pass *pass, const qr_train_batch *batch, boo
     mark_phase(pass, QR_PHASE_forward);
     QR_PASS_COMPUTE(pass, enter(pass, batch, backward, err));
     QR_RETURN_IF_ERROR(run_forward(pass, backward, err));
+    QR_PASS_COMPUTE(pass, qr_pass_for_tiles(pass, NULL, leave, err));
     mark_phase(pass, QR_PHASE_loss);
     qr_timeline_part(pass->backend, QR_PART_HEAD);
     return QRUN_OK;

@@ -7,6 +7,7 @@
 #include "kernels/plan/plan.h"
 #include "runtime/engine/layout.h"
 #include "runtime/layers/layer_latent.h"
+#include "runtime/layers/layer_streams.h"
 #include "runtime/model/rope.h"
 #include "runtime/pass/planned_parameters.h"
 
@@ -82,6 +83,23 @@ static void lay_across_layers(const qrun_model *model, int64_t t, qr_layout *lay
     }
 }
 
+/* Of several residual streams, and of what comes with them. */
+static void lay_streams(const qrun_model *model, int64_t t, int64_t rows, qr_layout *layout, qr_pass_buffers *b) {
+    const qr_model_shape *s = &model->shape;
+    if (s->n_streams > 0) {
+        QR_LAY(layout, b->streams, t * qr_stream_columns(s), sizeof(float));
+        QR_LAY(layout, b->dstreams, t * qr_stream_columns(s), sizeof(float));
+        QR_LAY(layout, b->stream_work, t * qr_stream_columns(s), sizeof(float));
+        QR_LAY(layout, b->stream_x, rows * s->hidden, qr_dtype_bytes(model->act_dtype));
+        QR_LAY(layout, b->stream_coefs, rows * qr_stream_coef_columns(s), sizeof(float));
+        QR_LAY(layout, b->dcoefs, rows * qr_stream_coef_columns(s), sizeof(float));
+    }
+    QR_LAY(layout, b->dresidual, rows * s->residual_rank, sizeof(float));
+    if (model->config.gate_parts != NULL) {
+        QR_LAY(layout, b->sparse_gate, rows * qr_model_mlp_size(model), sizeof(float));
+    }
+}
+
 /* What adapters need of `rows` rows. */
 static void lay_adapters(const qr_parameters *parameters, int64_t rows, size_t act, qr_layout *layout,
                          qr_pass_buffers *b) {
@@ -148,6 +166,7 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
         QR_LAY(&layout, b->sin_table[k], t * s->rope_half[k], f32);
     }
     lay_across_layers(model, t, &layout, b);
+    lay_streams(model, t, rows, &layout, b);
     QR_LAY(&layout, b->selected, r * s->hidden, f32);
     QR_LAY(&layout, b->selected_normed, r * s->hidden, act);
     QR_LAY(&layout, b->dselected_normed, r * s->hidden, f32);

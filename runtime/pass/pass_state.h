@@ -10,14 +10,20 @@
 /* Device buffers other than the kept activations; R rows go through the output head at once, and N rows through all of
  * a layer but attention: T without tiles. d… is the gradient with respect to …, F32. */
 typedef struct qr_pass_buffers {
-    float *x, *dx;       /* [T, D] residual stream */
-    float *dbranch;      /* [N, D] into a block's output, after its post-norm */
-    float *dnormed;      /* [N, D] of a block's normed input */
-    float *dattended;    /* [T, H · HD], or [T, values] */
-    float *dqkv;         /* [T, (H + 2 KV) · HD], or [T, qr_recurrent_shape.columns] */
-    float *dqkv_beside;  /* [T, qr_recurrent_shape.columns]: of what is beside attention */
-    float *dq_gate;      /* [T, H, 2, HD] or [T, H, HD], with gated attention */
-    float *dconved;      /* [T, channels]; layers with a state only, as the next */
+    float *x, *dx;                /* [T, D] residual stream */
+    float *streams, *dstreams;    /* [T, N, D]: where there are several, as the next four */
+    float *stream_work;           /* [T, N, D] */
+    void *stream_x;               /* [N, D] act */
+    float *stream_coefs, *dcoefs; /* [N, N²] */
+    float *dresidual;             /* [N, R]: of the product beside attention */
+    float *sparse_gate;           /* [N, M]: gates of which little is left, and their gradient */
+    float *dbranch;               /* [N, D] into a block's output, after its post-norm */
+    float *dnormed;               /* [N, D] of a block's normed input */
+    float *dattended;             /* [T, H · HD], or [T, values] */
+    float *dqkv;                  /* [T, (H + 2 KV) · HD], or [T, qr_recurrent_shape.columns] */
+    float *dqkv_beside;           /* [T, qr_recurrent_shape.columns]: of what is beside attention */
+    float *dq_gate;               /* [T, H, 2, HD] or [T, H, HD], with gated attention */
+    float *dconved;               /* [T, channels]; layers with a state only, as the next */
     float *gate_work;    /* of layers with a state: [N, values] what the last gate reads, then its gradient; of a state
                           * space [2, N, values], what it gives and the gradient of that */
     float *by_head;      /* [N, columns]: of qr_layer_buffers, and its gradient */
@@ -203,6 +209,25 @@ qrun_status qr_pass_conv_gate_backward(qr_train_pass *pass, qr_error *err);
 qrun_status qr_pass_conv_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_space_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_space_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+/* Of a block that makes something of the layer's own input: dst, overwritten or added to, the gradient of
+ * buffers.input_x, from that of what its last matrix makes; and dinputs' part of the layer. */
+qrun_status qr_pass_input_gated_backward(qr_train_pass *pass, const qr_layer *layer, const float *dbranch, float *dst,
+                                         bool accumulate, qr_error *err);
+/* Of residual streams (backward_streams.c): of what is left of them after the last layer, from dx; around a layer,
+ * first from dstreams to dx of what the layer puts out, and last from dx of what it reads to dstreams; and of what
+ * makes them, to dx of the embeddings. Nothing where there is one. */
+qrun_status qr_pass_streams_leave_backward(qr_train_pass *pass, const qr_layer *none, qr_error *err);
+qrun_status qr_pass_streams_correct_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_streams_predict_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_streams_enter_backward(qr_train_pass *pass, const qr_layer *none, qr_error *err);
+/* The low-rank product beside attention: dnormed grows, from dx after attention's last matrix. */
+qrun_status qr_pass_residual_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+/* After a layer's MLP: x_out, and the streams as corrected. */
+qrun_status qr_pass_streams_correct(qr_train_pass *pass, const qr_layer_pass *blocks, const qr_layer *layer,
+                                    qr_error *err);
+/* The input of a layer, as activations keep it: of one residual stream or of all. Copies, both of all rows. */
+qrun_status qr_pass_keep_input(qr_train_pass *pass, qr_error *err);
+qrun_status qr_pass_take_input(qr_train_pass *pass, const qr_kept_layer *kept, qr_error *err);
 /* The parts of a layer's backward pass, from dx of what it puts out; a row of all but `attend` depends on that row
  * alone. The MLP block, from dx to dx; through the last matrix of attention, to dattended; through attention, over
  * whole sequences, to dqkv; from there to dnormed; and from there to dx. */

@@ -11,6 +11,7 @@
 #include "base/sizes.h"
 #include "runtime/layers/layer_latent.h"
 #include "runtime/layers/layer_recurrent.h"
+#include "runtime/layers/layer_streams.h"
 
 /* ---- Some rows of a pass ----------------------------------------------------------------------------------------- */
 
@@ -37,6 +38,9 @@ static void skip_common(const qrun_model *model, int64_t n, qr_pass_buffers *b) 
     const int64_t inputs = s->n_layers * s->layer_input;
     skip(&b->x, n, s->hidden);
     skip(&b->dx, n, s->hidden);
+    skip(&b->streams, n, qr_stream_columns(s));
+    skip(&b->dstreams, n, qr_stream_columns(s));
+    skip(&b->stream_work, n, qr_stream_columns(s));
     skip(&b->inputs, n, inputs);
     skip(&b->dinputs, n, inputs);
     skip_act(&b->inputs_x, n, s->hidden, model->act_dtype);
@@ -63,6 +67,7 @@ static void skip_of_layer(const qrun_model *model, const qr_layer *layer, int64_
     skip(&b->dattended, n, heads);
     skip(&b->dqkv, n, qkv);
     skip(&kept->x_in, n, s->hidden);
+    skip(&kept->streams_in, n, qr_stream_columns(s));
     skip(&kept->buffers.qkv, n, qkv);
     skip_act(&kept->buffers.attended, n, attended, model->act_dtype);
     if (layer->is_recurrent || layer->beside != NULL) { skip(&kept->buffers.recalled, n, s->recurrent.values); }
@@ -136,6 +141,7 @@ static qrun_status attention_out(const qr_layer_pass *blocks, const qr_layer *la
         QR_RETURN_IF_ERROR(attention_out(&beside, layer->beside, err));
     }
     if (layer->is_recurrent) { QR_RETURN_IF_ERROR(qr_layer_recurrent_gate(blocks, layer, err)); }
+    if (qr_layer_has_residual(layer)) { QR_RETURN_IF_ERROR(qr_layer_attention_norm(blocks, layer, err)); }
     return qr_layer_attention_out(blocks, layer, err);
 }
 
@@ -143,14 +149,24 @@ static qrun_status attention_out(const qr_layer_pass *blocks, const qr_layer *la
 static qrun_status rest(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
     const qr_layer_pass blocks = qr_pass_layer(tile);
     QR_RETURN_IF_ERROR(attention_out(&blocks, layer, err));
-    return qr_layer_mlp(&blocks, layer, err);
+    QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
+    return qr_pass_streams_correct(tile, &blocks, layer, err);
+}
+
+/* What the layer computes with, of several residual streams. */
+static qrun_status predict(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
+    const qr_layer_pass blocks = qr_pass_layer(tile);
+    if (tile->model->shape.n_streams == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_layer_streams_predict(&blocks, layer, err));
+    return qr_pass_copy_stream(tile, tile->current->x_in, tile->b.x, err);
 }
 
 qrun_status qr_pass_run_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err) {
     const qr_layer *layer = &pass->model->layers[l];
     pass->current = &pass->activations.layers[l];
     qr_timeline_part(pass->backend, QR_PART_NONE);
-    QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
+    QR_RETURN_IF_ERROR(qr_pass_keep_input(pass, err));
+    QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, predict, err));
     QR_RETURN_IF_ERROR(attend(pass, layer, err));
     return qr_pass_for_tiles(pass, layer, rest, err);
 }
@@ -167,6 +183,7 @@ static qrun_status rest_backward(qr_train_pass *tile, const qr_layer *layer, qr_
     }
     blocks.buffers_only = true;
     QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
+    QR_RETURN_IF_ERROR(qr_pass_streams_correct(tile, &blocks, layer, err));
     qr_timeline_phase(tile->backend, QR_PHASE_backward);
     return qr_pass_outputs_backward(tile, layer, err);
 }
@@ -177,6 +194,7 @@ static qrun_status heads_backward(qr_train_pass *tile, const qr_layer *layer, qr
     blocks.x = tile->current->x_in;
     qr_timeline_phase(tile->backend, QR_PHASE_recompute);
     QR_RETURN_IF_ERROR(qr_layer_attention_norm(&blocks, layer, err));
+    if (qr_layer_has_residual(layer)) { QR_RETURN_IF_ERROR(qr_layer_residual_make(&blocks, layer, err)); }
     qr_timeline_phase(tile->backend, QR_PHASE_backward);
     QR_RETURN_IF_ERROR(layer->is_recurrent ? qr_pass_recurrent_project_backward(tile, layer, false, err)
                                            : qr_pass_attention_heads_backward(tile, layer, err));
@@ -185,7 +203,8 @@ static qrun_status heads_backward(qr_train_pass *tile, const qr_layer *layer, qr
         qr_train_pass beside = qr_pass_beside(tile, &kept);
         QR_RETURN_IF_ERROR(qr_pass_recurrent_project_backward(&beside, layer->beside, true, err));
     }
-    return qr_pass_attention_norm_backward(tile, layer, err);
+    QR_RETURN_IF_ERROR(qr_pass_attention_norm_backward(tile, layer, err));
+    return qr_pass_streams_predict_backward(tile, layer, err);
 }
 
 /* From dattended to dqkv, of all rows. The gradient of the last gate is among dqkv, whose place the MLP has had until
@@ -209,7 +228,8 @@ qrun_status qr_pass_backward_in_tiles(qr_train_pass *pass, int64_t l, qr_error *
     pass->current = &pass->activations.layers[l];
     qr_timeline_part(pass->backend, QR_PART_NONE);
     qr_timeline_phase(pass->backend, QR_PHASE_recompute);
-    QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
+    QR_RETURN_IF_ERROR(qr_pass_take_input(pass, pass->current, err));
+    QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, predict, err));
     QR_RETURN_IF_ERROR(attend(pass, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, rest_backward, err));
     qr_timeline_phase(pass->backend, QR_PHASE_backward);

@@ -327,6 +327,7 @@ static float initial_element(const qr_parameters *p, const qr_whole_options *opt
         case QR_ROLE_SKIP:
         case QR_ROLE_EXPERT_SCALE:
         case QR_ROLE_RECURRENT_DT_BIAS: return 1.0F;
+        case QR_ROLE_STREAM_SCALE:
         case QR_ROLE_CONV_BIAS:
         case QR_ROLE_EXPERT_GATE_BIAS:
         case QR_ROLE_EXPERT_UP_BIAS:
@@ -334,6 +335,9 @@ static float initial_element(const qr_parameters *p, const qr_whole_options *opt
         case QR_ROLE_XIELU_ALPHA_P:
         case QR_ROLE_XIELU_ALPHA_N: return qr_xielu_initial(parameter->role);
         case QR_ROLE_SINKS:
+        case QR_ROLE_STREAM_ROUTER:
+        case QR_ROLE_STREAM_PREDICT:
+        case QR_ROLE_STREAM_CORRECT:
         case QR_ROLE_CONV: return (float)(range * qr_random_normal(options->seed, (uint64_t)stream, (uint64_t)i));
         case QR_ROLE_RECURRENT_A_LOG:
             if (p->model->shape.recurrent.kind == QR_RECURRENT_SPACE) { return (float)log((double)i + 1.0); }

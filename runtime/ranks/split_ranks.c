@@ -22,7 +22,9 @@ size_t qr_split_stage_bytes(const qrun_model *model, int64_t max_tokens) {
     if (model->split.n_ranks == 0) { return 0; }
     const int64_t gated = qr_max(qr_model_mlp_size(model), s->experts_per_token * s->expert_mlp);
     const int64_t normed = norm_columns(model) * model->split.n_ranks * f32;
-    const int64_t in_layer = qr_max(qr_max(s->hidden * f32, normed), qr_max(s->widest_attended, gated) * act);
+    const int64_t sparse = model->config.gate_parts != NULL ? qr_model_mlp_size(model) * f32 : 0;
+    const int64_t wide = qr_max(qr_max(s->hidden * f32, normed), sparse);
+    const int64_t in_layer = qr_max(wide, qr_max(s->widest_attended, gated) * act);
     const int64_t row = qr_max(in_layer, model->head_share.all * f32);
     return (size_t)qr_max(row, qr_min(max_tokens * in_layer, MOST_STAGE_BYTES));
 }
@@ -42,8 +44,9 @@ static int64_t layer_bytes(const qrun_model *model, const qr_layer *layer) {
     const bool shares_groups = qr_split_shares_groups(model), is_normed = layer->is_recurrent == shares_groups;
     const int64_t heads = layer->attn_out.weight.desc.cols / model->split.n_ranks;
     const int64_t stream = qr_split_own(&model->split, model->shape.hidden);
+    const int64_t sparse = layer->gate_is_sparse ? qr_layer_own_mlp_size(model, layer) : 0;
     return (layer->is_recurrent && shares_groups ? 0 : heads * act) + gated_columns(model, layer) * act +
-           (n_blocks * stream + (is_normed ? norm_columns(model) : 0)) * f32;
+           (sparse + n_blocks * stream + (is_normed ? norm_columns(model) : 0)) * f32;
 }
 
 int64_t qr_split_sent_bytes(const qrun_model *model, int64_t n_tokens, int64_t n_logit_rows) {

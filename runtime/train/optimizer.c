@@ -409,6 +409,10 @@ static bool is_like_matrix(qr_tensor_role role) {
         case QR_ROLE_RECURRENT_A_LOG:
         case QR_ROLE_SKIP:
         case QR_ROLE_SINKS:
+        case QR_ROLE_STREAM_ROUTER:
+        case QR_ROLE_STREAM_PREDICT:
+        case QR_ROLE_STREAM_CORRECT:
+        case QR_ROLE_STREAM_SCALE:
         case QR_ROLE_XIELU_ALPHA_P:
         case QR_ROLE_XIELU_ALPHA_N:
         case QR_ROLE_ROUTER_NORM: /* "router.scale" */

@@ -50,6 +50,9 @@ def even_config(experts=False):
                      if experts else {})
 
 
+_GEMMA3N_LAYERS = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention",
+                   "sliding_attention"]
+
 FAMILIES = [
     Family("llama", "llama",
            _config(48, 3, 1, 2, 172, head_dim=80, tie_word_embeddings=False, rms_norm_eps=2e-3) | _rope("default"),
@@ -112,6 +115,21 @@ FAMILIES = [
                        full_attention=dict(rope_type="linear", rope_theta=1000000.0, factor=8.0))),
            "two rotary bases (global one with linear scaling), QK norm, every third layer global, tied head",
            older_config=dict(sliding_window_pattern=3)),
+    Family("gemma3n", "gemma3n_text",
+           _config(60, 5, 1, 6, [76, 92, 76, 60, 76, 76], head_dim=24, sliding_window=7, rms_norm_eps=2e-3,
+                   tie_word_embeddings=True, num_kv_shared_layers=2, hidden_size_per_layer_input=20,
+                   vocab_size_per_layer_input=VOCABULARY - 103, laurel_rank=12, final_logit_softcapping=11.0,
+                   activation_sparsity_pattern=[0.9, 0.7, 0.0, 0.3, 0.0, 0.95], layer_types=_GEMMA3N_LAYERS),
+           "four residual streams, a low-rank product beside attention, MLPs of several sizes with sparse gates, layers "
+           "that read K/V of earlier ones, inputs of each layer from a table with fewer tokens",
+           prompt_lengths=(1, 7, 8, 33, 70),
+           older_config=dict(layer_types=_GEMMA3N_LAYERS, query_pre_attn_scalar=256, altup_lr_multiplier=1.0)),
+    Family("gemma3n-three", "gemma3n_text",
+           _config(48, 6, 3, 5, 60, head_dim=16, sliding_window=7, rms_norm_eps=2e-3, tie_word_embeddings=True,
+                   num_kv_shared_layers=0, hidden_size_per_layer_input=12, vocab_size_per_layer_input=VOCABULARY,
+                   laurel_rank=7, altup_num_inputs=3, altup_correct_scale=False),
+           "three residual streams without a scale, all layers with K/V of their own, the defaults of other keys",
+           prompt_lengths=(1, 7, 33)),
     Family("gemma4", "gemma4_text",
            _config(48, 6, 3, 5, 92, head_dim=24, sliding_window=7, rms_norm_eps=2e-3, tie_word_embeddings=True,
                    global_head_dim=40, num_global_key_value_heads=2, attention_k_eq_v=True,

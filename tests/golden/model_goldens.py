@@ -39,6 +39,10 @@ def _random_parameter(family, hidden, name, parameter):
                 or family.model_type == "muse_glimmer" and ".layers." in name)
     if name.endswith(".layer_scalar"):
         return normal(shape, 0.1, family.name, name, mean=0.9)
+    if leaf == "modality_router":   # of rows whose norm is 1, by their length: tanh neither 0 nor 1
+        return normal(shape, math.sqrt(hidden), family.name, name)
+    if leaf in ("prediction_coefs", "correction_coefs"):
+        return normal(shape, 0.15, family.name, name)
     if name.endswith(".A_log"):  # states that last for some tokens, and some for many
         return normal(shape, 1.0, family.name, name, mean=-2.0)
     if name.endswith(".dt_bias"):
@@ -61,6 +65,8 @@ def _random_parameter(family, hidden, name, parameter):
         neutral = 0.0 if adds_one else 1.0
         # Gemma's post-norms decide how much a layer adds: around 3, lest the scaled embedding drown the layers.
         mean = 3.0 if gemma and leaf.startswith("post_") else neutral
+        if family.model_type == "gemma3n_text" and leaf.startswith("post_"):     # streams add up, layer by layer
+            mean = 1.5
         if family.model_type == "muse_glimmer" and leaf.startswith("post_"):    # layers beside embeddings of size 1
             mean = 1.0
         return normal(shape, 0.2, family.name, name, mean=mean)

@@ -23,12 +23,15 @@ LATENT = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]
 DELTA = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
 SHORT_CONVOLUTION = ["q_proj", "k_proj", "v_proj", "in_proj", "out_proj", "w1", "w2", "w3"]
 SHARED_EXPERT = ["shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"]
+STREAMS = ["linear_left", "linear_right", "per_layer_input_gate", "per_layer_projection", "per_layer_model_projection",
+           *(f"altup_{kind}.{i}" for kind in ("projections", "unembed_projections") for i in range(3))]
 TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR, "gpt2": ["c_attn", "c_proj", "c_fc"],
            "qwen3_5": LLAMA_LINEAR + DELTA,
            "granite": LLAMA_LINEAR, "gemma4": LLAMA_LINEAR,
            "gemma4-moe": ATTENTION + ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
            "gemma4-shared": LLAMA_LINEAR + ["per_layer_input_gate", "per_layer_projection",
                                             "per_layer_model_projection"],
+           "gemma3n": LLAMA_LINEAR + STREAMS,
            "qwen3-moe": ATTENTION, "qwen3-moe-stacked": ATTENTION, "qwen2-moe": ATTENTION,
            "qwen3_5-moe": ATTENTION + DELTA + SHARED_EXPERT, "qwen3_5-moe-images": ATTENTION + SHARED_EXPERT,
            "qwen3-next": ATTENTION + ["in_proj_qkvz", "in_proj_ba", "out_proj"],
@@ -95,6 +98,7 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("gpt-oss-wide-zero-b", "gpt-oss-wide", "attention, B zero", zero_b=True),
     Adapter("qwen3-moe-stacked", "qwen3-moe-stacked", "attention, A and B random"),
     *(Adapter(family, family, "A and B random") for family in ("granite", "gemma4", "gemma4-shared")),
+    Adapter("gemma3n", "gemma3n", "every linear layer but what mixes residual streams; A and B random"),
     Adapter("gemma4-moe", "gemma4-moe", "attention and the dense MLP; A and B random"),
     Adapter("gemma4-zero-b", "gemma4", "B zero", zero_b=True),
     Adapter("gemma4-moe-zero-b", "gemma4-moe", "attention and the dense MLP; B zero", zero_b=True),

@@ -225,6 +225,8 @@ GRADIENTS = [
     Gradients("apertus-full", "apertus", None, "every weight, the alphas of xIELU too; those of a layer are stored",
               kept=("layers.1.",)),
     Gradients("granite", "granite", "granite", "through factors on embeddings, scores, blocks and logits"),
+    Gradients("gemma3n", "gemma3n", "gemma3n",
+              "through four residual streams, a product beside attention, sparse gates and inputs of layers"),
     Gradients("gemma4", "gemma4", "gemma4", "through values that are keys, their norm, and a factor for each layer"),
     Gradients("gemma4-moe", "gemma4-moe", "gemma4-moe",
               "through experts beside a dense MLP, their norms, and shares with scales"),
@@ -255,6 +257,11 @@ GRADIENTS = [
     Gradients("gemma4-shared-full", "gemma4-shared", None,
               "every weight; those of layers that share K/V and of the layers' inputs are stored",
               kept=("layers.1.", "layers.5.", "per_layer_model", "per_layer_projection_norm", "embed_tokens.")),
+    Gradients("gemma3n-full", "gemma3n", None,
+              "every weight, what mixes residual streams too; those of two layers and of all layers' ends are stored",
+              kept=("layers.1.", "layers.5.", "altup_", "per_layer_model", "per_layer_projection_norm", "embed_tokens.")),
+    Gradients("gemma3n-three-full", "gemma3n-three", None, "every weight, with three streams and without their scale",
+              kept=("layers.0.", "altup_")),
     Gradients("muse-glimmer-full", "muse-glimmer", None, "every weight; those of two layers and the head are stored",
               kept=("layers.0.", "layers.3.", "lm_head", "language_model.norm")),
     Gradients("qwen3_5-full", "qwen3_5", None, "every weight, those of the recurrence too; of two layers are stored",
@@ -295,7 +302,8 @@ def _gradient_run(root, case, run):
     if case.head:
         model.get_output_embeddings().weight.requires_grad_(True)
     sums = accumulate(model, cases.micro_batch(case.batch), run)
-    gradients = {name: p.grad.clone() for name, p in cases.trainable(model).items()}
+    # Without altup_correct_scale nothing reads Gemma 3n's scales.
+    gradients = {name: p.grad.clone() for name, p in cases.trainable(model).items() if p.grad is not None}
     if case.adapter is None:
         gradients = cases.by_matrix(case.base, gradients)
     if case.batch.startswith("clear-"):

@@ -1856,6 +1856,69 @@ static void test_apertus(void) {
     qr_model_config_free(&c);
 }
 
+/* As the official E2B has it, but for its layers. */
+static void test_gemma3n(void) {
+    PARSE("{'model_type':'gemma3n','architectures':['Gemma3nForConditionalGeneration'],'torch_dtype':'bfloat16',"
+          "'eos_token_id':[1,106],'vision_config':{'model_type':'gemma3n_vision'},'audio_config':{},"
+          "'vision_soft_tokens_per_image':256,'text_config':{'model_type':'gemma3n_text','num_hidden_layers':5,"
+          "'activation_sparsity_pattern':[0.95,0.95,0,0,0],'altup_active_idx':0,'altup_coef_clip':120,"
+          "'altup_correct_scale':true,'altup_lr_multiplier':1,'altup_num_inputs':4,'attention_bias':false,"
+          "'final_logit_softcapping':30,'head_dim':256,'hidden_activation':'gelu_pytorch_tanh','hidden_size':2048,"
+          "'hidden_size_per_layer_input':256,'intermediate_size':[8192,8192,8192,4096,8192],'laurel_rank':64,"
+          "'layer_types':['sliding_attention','full_attention','sliding_attention','sliding_attention',"
+          "'full_attention'],'max_position_embeddings':32768,'num_attention_heads':8,'num_key_value_heads':2,"
+          "'num_kv_shared_layers':2,'query_pre_attn_scalar':256,'rms_norm_eps':1e-6,'rope_local_base_freq':10000,"
+          "'rope_scaling':null,'rope_theta':1000000,'sliding_window':512,'vocab_size':262400,"
+          "'vocab_size_per_layer_input':262144}}");
+    CHECK(c.family == QR_FAMILY_GEMMA3N && c.is_multimodal && c.dtype == QR_DTYPE_BF16 && c.tie_word_embeddings);
+    CHECK(c.streams.n == 4 && c.streams.scales && c.streams.residual_rank == 64);
+    CHECK(c.layer_inputs.size == 256 && c.layer_inputs.vocab_size == 262144 && c.vocab_size == 262400);
+    CHECK(c.attention.norms_values && c.attention.n_shared_layers == 2 && c.attention_multiplier == 1);
+    CHECK(qr_model_config_kv_owner(&c, 3) == 2 && qr_model_config_kv_owner(&c, 4) == 1);
+    CHECK(qr_model_config_mlp_size(&c, 3) == 4096 && qr_model_config_mlp_size(&c, 4) == 8192);
+    CHECK(c.gate_parts[1] == 0.95F && c.gate_parts[2] == 0.0F && c.intermediate_size == 8192);
+    CHECK(c.rope.theta == 1e6 && c.rope_local.theta == 1e4 && c.final_logit_softcapping == 30 && c.eos.n == 2);
+    CHECK(c.scale_embeddings && !c.norm_adds_one);
+    qr_model_config_free(&c);
+}
+
+static void test_gemma3n_defaults(void) {
+    PARSE("{'model_type':'gemma3n_text'}");
+    CHECK_INT(c.n_layers, 35);
+    CHECK(c.attention.n_shared_layers == 15 && c.gate_parts[9] == 0.95F && c.gate_parts[10] == 0.0F);
+    CHECK(c.layer_slides[3] && !c.layer_slides[4] && !c.layer_slides[34] && c.intermediate_size == 16384);
+    qr_model_config_free(&c);
+}
+
+static void test_gemma3n_refusals(void) {
+    static const struct {
+        const char *keys;
+        qrun_status status;
+        const char *message;
+    } cases[] = {
+        {"'altup_num_inputs':5", QRUN_ERROR_UNSUPPORTED, "\"altup_num_inputs\" 5"},
+        {"'altup_num_inputs':1", QRUN_ERROR_UNSUPPORTED, "\"altup_num_inputs\" 1"},
+        {"'altup_active_idx':1", QRUN_ERROR_UNSUPPORTED, "\"altup_active_idx\" 1"},
+        {"'hidden_size_per_layer_input':0", QRUN_ERROR_UNSUPPORTED, "without \"hidden_size_per_layer_input\""},
+        {"'intermediate_size':[8192]", QRUN_ERROR_INPUT, "\"intermediate_size\" should be a list of 35 numbers"},
+        {"'activation_sparsity_pattern':[0.5]", QRUN_ERROR_INPUT, "should be a list of 35 numbers"},
+        {"'activation_sparsity_pattern':0.5", QRUN_ERROR_INPUT, "should be a list of 35 numbers"},
+        {"'num_hidden_layers':5,'num_kv_shared_layers':0,'activation_sparsity_pattern':[0,0,0,0,1]", QRUN_ERROR_INPUT,
+         "numbers from 0 to below 1"},
+        {"'num_hidden_layers':5,'intermediate_size':[8,8,8,8,1.5]", QRUN_ERROR_INPUT, "should be a list of 5 numbers"},
+        {"'num_hidden_layers':19", QRUN_ERROR_INPUT, "shares keys and values"},
+        {"'num_hidden_layers':5", QRUN_ERROR_INPUT, "\"num_kv_shared_layers\""},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        char text[512];
+        snprintf(text, sizeof text, "{'model_type':'gemma3n_text',%s}", cases[i].keys);
+        qr_model_config c;
+        qr_error err = {0};
+        CHECK_INT(parse(text, &c, &err), cases[i].status);
+        CHECK_MSG(strstr(err.message, cases[i].message) != NULL, "%s: %s", text, err.message);
+    }
+}
+
 static void test_hybrids_and_apertus_refusals(void) {
     static const char rope[] = "'rope_parameters':{'rope_type':'default','rope_theta':1e4}";
     static const struct {
@@ -2273,6 +2336,9 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_granite4_spaces);
     CHECK_RUN(test_bamba);
     CHECK_RUN(test_apertus);
+    CHECK_RUN(test_gemma3n);
+    CHECK_RUN(test_gemma3n_defaults);
+    CHECK_RUN(test_gemma3n_refusals);
     CHECK_RUN(test_hybrids_and_apertus_refusals);
     CHECK_RUN(test_falcon_h1);
     CHECK_RUN(test_falcon_h1_norm);

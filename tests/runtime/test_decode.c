@@ -155,6 +155,10 @@ static void test_gpt2_f32(void) {
 static void test_qwen3_moe_nf4_dq(void) {
     check_crowd(&(crowd){"models/qwen3-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, false});
 }
+/* Residual streams, and sparse gates. */
+static void test_gemma3n_nf4(void) {
+    check_crowd(&(crowd){"models/gemma3n", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, false});
+}
 static void test_gpt_oss_nf4(void) {
     check_crowd(&(crowd){"models/gpt-oss", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, {NULL, NULL}, false});
 }
@@ -266,6 +270,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_gpt2_f32);
     CHECK_RUN(test_qwen3_moe_nf4_dq);
     CHECK_RUN(test_gpt_oss_nf4);
+    CHECK_RUN(test_gemma3n_nf4);
     CHECK_RUN(test_host_experts);
     CHECK_RUN(test_failures_leave_the_tokens_alone);
     return check_end();

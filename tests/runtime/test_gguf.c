@@ -200,6 +200,7 @@ static void test_refused(void) {
         {"falcon-h1", "a falcon-h1 model has no name in llama.cpp"},
         {"bamba", "a bamba model has no name in llama.cpp"},
         {"apertus", "a apertus model has no name in llama.cpp"},
+        {"gemma3n", "a gemma3n model has no name in llama.cpp"},
         {"nemotron-h-moe", "convolutions without biases"},
         {"granite4-moe", "convolutions without biases"},
         {"granite4-nope", "attention without rotary positions"},

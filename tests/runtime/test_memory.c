@@ -130,6 +130,8 @@ static void test_the_peak_is_the_plan(void) {
     check_plan("models/gemma3", QRUN_QUANT_NF4, QRUN_KV_INT8, NULL, 0);
     check_plan("models/gemma4", QRUN_QUANT_NF4, QRUN_KV_AUTO, NULL, 0);
     check_plan("models/gemma4-shared", QRUN_QUANT_BF16, QRUN_KV_INT8, NULL, 0);
+    check_plan("models/gemma3n", QRUN_QUANT_NF4, QRUN_KV_INT8, NULL, 0);
+    check_plan("models/gemma3n-three", QRUN_QUANT_BF16, QRUN_KV_AUTO, NULL, 0);
     check_plan("models/gpt2", QRUN_QUANT_F32, QRUN_KV_F32, NULL, 0);
     check_plan("models/qwen2-window", QRUN_QUANT_BF16, QRUN_KV_AUTO, NULL, 0);
     check_plan("models/phi3", QRUN_QUANT_NF4, QRUN_KV_AUTO, NULL, 0);

@@ -213,6 +213,12 @@ static void test_mixtral_int8_f16(void) {
 static void test_gemma4_nf4_kv_int8(void) {
     run_model("models/gemma4", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
 }
+static void test_gemma3n_nf4_kv_int8(void) {
+    run_model("models/gemma3n", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
+}
+static void test_gemma3n_three_f32(void) {
+    run_model("models/gemma3n-three", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_AUTO, NULL);
+}
 static void test_gemma4_moe_bf16(void) {
     run_model("models/gemma4-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
@@ -538,6 +544,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_qwen2_moe_nf4);
     CHECK_RUN(test_mixtral_int8_f16);
     CHECK_RUN(test_gemma4_nf4_kv_int8);
+    CHECK_RUN(test_gemma3n_nf4_kv_int8);
+    CHECK_RUN(test_gemma3n_three_f32);
     CHECK_RUN(test_gemma4_moe_bf16);
     CHECK_RUN(test_gemma4_shared_f32);
     CHECK_RUN(test_qwen3_5_f32);

@@ -110,6 +110,8 @@ static void test_runs_have_the_same_bits(void) {
         {"beside", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "falcon-h1"},
         {"beside-f32", "auto", QRUN_DTYPE_F32, QRUN_BATCHING_PACK, false, false, 0, "falcon-h1-norm"},
         {"xielu", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, false, true, 0.1, "apertus"},
+        {"streams", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "gemma3n"},
+        {"streams-f32", "auto", QRUN_DTYPE_F32, QRUN_BATCHING_PACK, false, false, 0, "gemma3n-three"},
         {"blocks", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, true, true, 0.1, "nemotron-h"},
         {"blocks-f32", "auto", QRUN_DTYPE_F32, QRUN_BATCHING_PACK, false, false, 0, "nemotron-h"},
         {"blocks-experts", "full", QRUN_DTYPE_BF16, QRUN_BATCHING_PACK, false, true, 0, "nemotron-h-moe"},

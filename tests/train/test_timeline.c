@@ -208,7 +208,7 @@ static void check_case_of(const char *model, const training_options *options, co
 static void test_what_is_free_may_hold_anything(void) {
     static const char *const models[] = {"llama",      "gemma3",     "gpt2",          "qwen3",        "llama-dora",
                                          "qwen3-moe",  "qwen3_5",    "gemma4-shared", "gpt-oss-full", "gemma3-full",
-                                         "gemma4-moe", "nemotron-h", "falcon-h1"};
+                                         "gemma4-moe", "nemotron-h", "falcon-h1",     "gemma3n"};
     static const training_options options[] = {
         {.policy = "none"},
         {.policy = "full", .dropout = 0.25F},

@@ -99,7 +99,7 @@ void test_op_embedding(void) {
         check_embedding(format, 3, dim, 1.0F, true, false, false);
         check_embedding(format, 103, dim, 1.5F, false, true, false);
         check_embedding(format, 31, dim, 1.5F, true, true, true);
-        check_embedding(format, 64, dim, 1.0F, true, true);
+        check_embedding(format, 64, dim, 1.0F, true, true, false);
     }
 }
 
