@@ -353,11 +353,28 @@ static qrun_status skip(skip_list *skips, const char *name, qr_error *err) {
     return QRUN_OK;
 }
 
+/* Of a model with residual streams, what mixes them, and what Gemma 3n's folders have beside its text model. */
+static qrun_status list_stream_skips(const qrun_model *model, skip_list *skips, qr_error *err) {
+    static const char *const beside[] = {"audio_tower",       "embed_vision",       "embed_audio",
+                                         "model.audio_tower", "model.embed_vision", "model.embed_audio"};
+    const size_t n_beside = model->config.is_multimodal ? QR_COUNT_OF(beside) : 0;
+    if (model->shape.n_streams == 0) { return QRUN_OK; }
+    for (size_t i = 0; i < n_beside; i++) { QR_RETURN_IF_ERROR(skip(skips, beside[i], err)); }
+    for (qr_tensor_role role = QR_ROLE_STREAM_ROUTER; role <= QR_ROLE_STREAM_CORRECT; role++) {
+        QR_RETURN_IF_ERROR(skip(skips, qr_family_name_in_layer(model->family->modules[role]), err));
+    }
+    return QRUN_OK;
+}
+
 static qrun_status list_skips(const qrun_model *model, bool lists_some, skip_list *skips, qr_error *err) {
     const bool has_experts = model->expert_weights != NULL;
     const size_t n_multimodal = model->config.is_multimodal ? QR_COUNT_OF(multimodal_skips) : 0;
     for (size_t i = 0; i < n_multimodal; i++) { QR_RETURN_IF_ERROR(skip(skips, multimodal_skips[i], err)); }
-    if (n_multimodal == 0 && (has_experts || lists_some)) { QR_RETURN_IF_ERROR(skip(skips, "lm_head", err)); }
+    const bool has_streams = model->shape.n_streams > 0;
+    QR_RETURN_IF_ERROR(list_stream_skips(model, skips, err));
+    if (n_multimodal == 0 && (has_experts || has_streams || lists_some)) {
+        QR_RETURN_IF_ERROR(skip(skips, "lm_head", err));
+    }
     if (!has_experts) { return QRUN_OK; }
     return skip(skips, qr_family_name_in_layer(model->family->modules[QR_ROLE_ROUTER]), err);
 }
