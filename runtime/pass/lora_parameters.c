@@ -20,9 +20,14 @@ enum { OUTPUT_ALIGNMENT = 16 };
 
 static bool is_attention(qr_tensor_role role) { return role >= QR_ROLE_Q && role <= QR_ROLE_RECURRENT_OUT; }
 
+/* A number alone is no name: "altup_projections.0". */
 const char *qr_lora_target_name(const char *module) {
-    const char *dot = strrchr(module, '.');
-    return dot != NULL ? dot + 1 : module;
+    const char *name = module + strlen(module);
+    while (name > module && name[-1] != '.') { name--; }
+    if (name == module || strspn(name, "0123456789") < strlen(name)) { return name; }
+    name--;
+    while (name > module && name[-1] != '.') { name--; }
+    return name;
 }
 
 static bool is_listed(const char *targets, const char *name) {

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "runtime/pass/lora_parameters.h"
 #include "runtime/train/trainer.h"
 #include "trainer_run.h"
 
@@ -132,6 +133,14 @@ static void test_going_on_from_an_adapter(void) {
     }
 }
 
+/* As PEFT compares them: with the ends of names, of which a number alone would be too many. */
+static void test_names_of_targets(void) {
+    CHECK_STR(qr_lora_target_name("model.layers.0.self_attn.q_proj"), "q_proj");
+    CHECK_STR(qr_lora_target_name("model.altup_projections.0"), "altup_projections.0");
+    CHECK_STR(qr_lora_target_name("altup_projections.12"), "altup_projections.12");
+    CHECK_STR(qr_lora_target_name("w2"), "w2");
+}
+
 /* LoRA on one layer: the adapter says so, and a run that begins from it has that layer too. */
 static void test_some_layers(void) {
     qrun_error error = QRUN_ERROR_INIT;
@@ -243,6 +252,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_dropout_decides_the_run);
     CHECK_RUN(test_dora_learns_in_the_planned_memory);
     CHECK_RUN(test_going_on_from_an_adapter);
+    CHECK_RUN(test_names_of_targets);
     CHECK_RUN(test_some_layers);
     CHECK_RUN(test_a_poisoned_tensor_is_named);
     CHECK_RUN(test_the_first_tensor_is_found);
