@@ -68,7 +68,7 @@ static bool is_without_lora(const qrun_model *model, qr_tensor_role role) {
 /* A model has few names, so the message has them all, and the nearest one first. */
 static qrun_status refuse_target(const qrun_model *model, const char *name, int n_bytes, qr_error *err) {
     const size_t most = (size_t)n_bytes / 2; /* so much may differ */
-    char names[256] = "", meant[96] = "";
+    char names[320] = "", meant[96] = "";
     size_t least = most + 1;
     for (qr_tensor_role role = QR_ROLE_Q; role <= QR_ROLE_ROUTER; role++) {
         const char *known = role_name(model, role);

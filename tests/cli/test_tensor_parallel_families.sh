@@ -544,7 +544,7 @@ same_answers "a group for five ranks, beside attention in a layer" 5 --model "$f
 same_answers "a group and its norm for each rank, beside attention" 3 --model "$fixtures/falcon-h1-norm" --quant f32
 same_answers "state spaces and heads that rotate in part" 5 --model "$fixtures/bamba" --quant int8
 same_answers "residual streams and sparse gates" 5 --model "$fixtures/gemma3n" --quant bf16 --max-step-tokens 16
-same_answers "three residual streams" "2 3" --model "$fixtures/gemma3n-three" --quant int8
+same_answers "three residual streams" "3 6" --model "$fixtures/gemma3n-three" --quant int8
 same_answers "activations with numbers of each layer" 3 --model "$fixtures/apertus" --quant int8
 same_on_cuda "state spaces" "2 4" --model "$work/hybrid" --quant bf16
 run finetune --model "$work/hybrid" --data "$work/data.jsonl" --seq-len 16 --max-steps 2 --rank 4 \
