@@ -143,7 +143,7 @@ void qr_ref_stream_predict_backward(const qr_stream_predict_backward_args *args,
         float *dx = args->dstreams + i * n * args->dim;
         double dcoefs[QR_MAX_STREAM_COEFS] = {0};
         for (int64_t d = 0; d < args->dim; d++) {
-            double dy[QR_MAX_STREAMS];
+            double dy[QR_MAX_STREAMS] = {0};
             for (int32_t b = 0; b < n; b++) { dy[b] = (double)dx[b * args->dim + d]; }
             dy[0] += (double)args->dactive[i * args->dim + d];
             for (int32_t a = 0; a < n; a++) {
