@@ -668,6 +668,20 @@ static qrun_status read_laguna_heads(const qr_config_source *s, qr_model_config 
     return QRUN_OK;
 }
 
+/* The head of Apertus 1.5 has no rows for the last tokens, which images and sounds are made of. */
+static qrun_status read_apertus_sizes(const qr_config_source *s, qr_model_config *config) {
+    bool tied = s->defaults->tied;
+    QR_RETURN_IF_ERROR(qr_config_get_int(s, "output_vocab_size", 1, config->embedding_rows, &config->vocab_size));
+    QR_RETURN_IF_ERROR(qr_config_get_bool(s, "tie_word_embeddings", &tied));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(s->root, "tie_word_embeddings", &tied, s->what, s->err));
+    if (!tied || config->vocab_size == config->embedding_rows) { return QRUN_OK; }
+    return qr_fail(
+        s->err, QRUN_ERROR_INPUT,
+        "%s: \"output_vocab_size\" is %lld, and with \"tie_word_embeddings\" the head has the %lld rows of the "
+        "embedding",
+        s->what, (long long)config->vocab_size, (long long)config->embedding_rows);
+}
+
 /* What configurations of Apertus say of a family of models that it is one of. */
 static qrun_status refuse_apertus_flags(const qr_config_source *s, qr_model_config *config) {
     (void)config;
@@ -783,7 +797,7 @@ static const qr_family_keys families[QR_FAMILY_COUNT] = {
     [QR_FAMILY_SARVAM_MOE] = {.attention = read_sarvam_moe, .biases = read_sarvam_moe_biases},
     [QR_FAMILY_AFMOE] = {.attention = read_afmoe},
     [QR_FAMILY_LAGUNA] = {.attention = read_laguna, .heads = read_laguna_heads},
-    [QR_FAMILY_APERTUS] = {.attention = refuse_apertus_flags},
+    [QR_FAMILY_APERTUS] = {.sizes = read_apertus_sizes, .attention = refuse_apertus_flags},
     [QR_FAMILY_STABLELM] = {.attention = refuse_stablelm_12b},
     [QR_FAMILY_EXAONE] = {.sizes = read_exaone_sizes},
     [QR_FAMILY_OLMO] = {.attention = read_olmo},

@@ -139,6 +139,7 @@ static qrun_status read_sizes(const qr_config_source *s, qr_model_config *config
         if (row->may_list_mlps && lists_mlps && sizes[i].value == &intermediate) { continue; }
         QR_RETURN_IF_ERROR(qr_config_get_int(s, sizes[i].key, 1, sizes[i].high, sizes[i].value));
     }
+    config->embedding_rows = config->vocab_size;
     config->intermediate_size = intermediate == DERIVED ? 4 * config->hidden_size : intermediate;
     QR_RETURN_IF_ERROR(read_own(s, qr_family_keys_of(config->family)->sizes, config));
     config->n_kv_heads = kv_heads == DERIVED ? config->n_heads : kv_heads;

@@ -37,12 +37,14 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X("glm4v", "glm4v_text", false)               \
     X("glm4v_moe", "glm4v_moe_text", false)       \
     X("glm46v", "glm4v_text", false)              \
-    X("exaone4_5", "exaone4", false)
+    X("exaone4_5", "exaone4", false)              \
+    X("apertus1p5", "apertus1p5_text", false)
 
 /* X(another name, model_type that is read alike). */
 #define QR_MODEL_OTHER_NAMES(X)           \
     X("qwen2_5_vl_text", "qwen2_vl_text") \
     X("exaone4_5_text", "exaone4")        \
+    X("apertus1p5_text", "apertus")       \
     X("granitemoeshared", "granitemoe")   \
     X("kimi_k2", "deepseek_v3")
 
@@ -160,7 +162,8 @@ typedef struct qr_model_config {
     qr_model_family family;
     bool is_multimodal; /* a wrapper with images: the text model's tensors have a longer prefix */
 
-    int64_t vocab_size;
+    int64_t vocab_size;     /* tokens that a text may have, and rows of the head */
+    int64_t embedding_rows; /* vocab_size, or where the head has no rows for tokens of images and sounds more */
     int64_t hidden_size;
     int64_t intermediate_size;
     int64_t n_layers;

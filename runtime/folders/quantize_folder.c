@@ -336,9 +336,9 @@ static qrun_status write_tensors(folder_job *job, qr_error *err) {
 
 /* Of a model with an image encoder only the text model is quantised. Older and newer transformers spell the rest
  * differently, and families have names of their own for it. */
-static const char *const multimodal_skips[] = {"lm_head",     "vision_tower",       "multi_modal_projector",
-                                               "visual",      "model.vision_tower", "model.multi_modal_projector",
-                                               "model.visual"};
+static const char *const multimodal_skips[] = {"lm_head",      "vision_tower",           "multi_modal_projector",
+                                               "visual",       "model.vision_tower",     "model.multi_modal_projector",
+                                               "model.visual", "model.vision_tokenizer", "model.audio_tokenizer"};
 
 /* The modules that are not quantised; none: those that transformers leaves out by itself. The names are lent. */
 typedef struct skip_list {

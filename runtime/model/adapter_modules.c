@@ -76,9 +76,11 @@ static qrun_status head_follows(const load_state *state, qr_tensor_role role, bo
 
 /* Of the whole matrix, as the adapter stores it. */
 static qr_weight_desc stored_desc(const load_state *state, const qr_module *module) {
-    const int64_t n_rows = qr_role_has_token_rows(module->role) ? state->vocab : qr_module_stored_n(module);
+    const qrun_model *model = state->made->model;
+    const bool may_grow = qr_role_has_token_rows(module->role) && !qr_model_has_short_head(model);
+    const int64_t n_rows = may_grow ? state->vocab : qr_module_stored_n(module);
     return (qr_weight_desc){
-        .format = qr_model_compute_format(state->made->model), .rows = n_rows, .cols = module->matrix->desc.cols};
+        .format = qr_model_compute_format(model), .rows = n_rows, .cols = module->matrix->desc.cols};
 }
 
 /* This rank's rows of a model that is split, or all. A head of the adapter's own is split also where the model's is the
@@ -171,13 +173,14 @@ static int64_t stored_rows(const load_state *state, qr_tensor_role role) {
 }
 
 /* The rows of both tables with the adapter. They are more than the model's where it has both tables with as many rows,
- * and the folder's tokenizer has tokens that the model lacks. */
+ * and the folder's tokenizer has tokens that the model lacks. A short head stays as it is. */
 static qrun_status choose_vocab(load_state *state, const char *path, qr_error *err) {
     qrun_model *model = state->made->model;
     const int64_t own = model->shape.vocab, embedding = stored_rows(state, QR_ROLE_EMBEDDING);
     int64_t head = stored_rows(state, QR_ROLE_HEAD);
     bool follows = false;
     state->vocab = own;
+    if (qr_model_has_short_head(model)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(head_follows(state, QR_ROLE_EMBEDDING, &follows, err));
     if (head == 0) { head = follows && embedding > 0 ? embedding : own; }
     if (qr_max(embedding, head) <= own) { return QRUN_OK; }

@@ -669,6 +669,7 @@ static const qr_family families[] = {
                  [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj"}},
     {.family = QR_FAMILY_APERTUS,
      .name = "apertus",
+     .prefixes = {IMAGE_PREFIXES},
      .modules =
          {LLAMA_FRAME, SPLIT_QKV, QK_NORMS, [QR_ROLE_ATTN_NORM] = LAYER "attention_layernorm",
           [QR_ROLE_MLP_NORM] = LAYER "feedforward_layernorm", [QR_ROLE_UP] = LAYER "mlp.up_proj",

@@ -543,7 +543,7 @@ static void shape_modules(describe_state *state) {
     const qr_model_shape *shape = &model->shape;
     int32_t n_recurrent = 0;
     for (int64_t l = 0; l < shape->n_layers; l++) { shape_layer(model, l, &n_recurrent); }
-    shape_table(state, QR_ROLE_EMBEDDING, shape->vocab, shape->hidden, &model->embedding);
+    shape_table(state, QR_ROLE_EMBEDDING, model->config.embedding_rows, shape->hidden, &model->embedding);
     shape_table(state, QR_ROLE_POSITION_EMBEDDING, shape->context_tokens, shape->hidden, &model->position_embedding);
     if (!shape->tied_head) {
         shape_table(state, QR_ROLE_HEAD, shape->vocab, shape->hidden, &model->head);

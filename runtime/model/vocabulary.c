@@ -31,6 +31,13 @@ static qrun_status refuse(const qrun_model *model, const char *subject, int32_t 
                           const char *after, qr_error *err) {
     size_t n_bytes = 0;
     const char *text = qr_tokenizer_token(model->tokenizer->tokenizer, id, &n_bytes);
+    if (qr_model_has_short_head(model)) {
+        return qr_fail(
+            err, QRUN_ERROR_UNSUPPORTED,
+            "%s has the token \"%.*s\" (%d), and the model's head has %lld rows; tokens beyond, of images and "
+            "sounds, are not supported",
+            subject, (int)qr_min((int64_t)n_bytes, 60), text != NULL ? text : "", id, (long long)model->shape.vocab);
+    }
     return qr_fail(err, QRUN_ERROR_INPUT,
                    "%s has the token \"%.*s\" (%d), and the model's tables have %lld rows; %s "
                    "`modules_to_save=%s,%s`%s",

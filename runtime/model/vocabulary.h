@@ -13,6 +13,12 @@ static inline bool qr_role_has_token_rows(qr_tensor_role role) {
     return role == QR_ROLE_EMBEDDING || role == QR_ROLE_HEAD;
 }
 
+/* Whether the embedding has rows for tokens that the head has none for. Texts have no such tokens, and new ones cannot
+ * follow them. */
+static inline bool qr_model_has_short_head(const qrun_model *model) {
+    return model->config.embedding_rows > model->config.vocab_size;
+}
+
 /* Tokens of the folder's tokenizer; 0: it has none. */
 int64_t qr_model_tokenizer_ids(const qrun_model *model);
 

@@ -129,7 +129,7 @@ static void grow_tables(qr_parameters *p, const qr_whole_options *options) {
     qrun_model *model = p->model;
     const bool both = options->full || (is_named(model->family, options->modules, QR_ROLE_EMBEDDING) &&
                                         is_named(model->family, options->modules, QR_ROLE_HEAD));
-    if (!both || options->n_token_rows <= model->shape.vocab) { return; }
+    if (!both || options->n_token_rows <= model->shape.vocab || qr_model_has_short_head(model)) { return; }
     p->whole.original_vocab = model->shape.vocab;
     model->shape.vocab = model->embedding.desc.rows = model->head.desc.rows = options->n_token_rows;
 }
@@ -174,7 +174,9 @@ static qrun_status find_matrix(const qrun_model *model, const qr_safetensors *so
                                const qr_whole_tensor *whole, qr_stored_weight *stored, qr_error *err) {
     /* A tied head begins as a copy of the embedding. */
     const bool tied = parameter->role == QR_ROLE_HEAD && model->shape.tied_head;
-    const int64_t rows = qr_role_has_token_rows(parameter->role) ? model->config.vocab_size : parameter->rows;
+    const int64_t rows = parameter->role == QR_ROLE_EMBEDDING ? model->config.embedding_rows
+                         : parameter->role == QR_ROLE_HEAD    ? model->config.vocab_size
+                                                              : parameter->rows;
     const qr_weight_desc desc = {.rows = rows, .cols = parameter->cols};
     const qr_module module = {.role = parameter->role,
                               .layer = parameter->layer,

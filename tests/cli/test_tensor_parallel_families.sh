@@ -429,6 +429,7 @@ same_answers "norms without weights" 2 --model "$fixtures/nanochat" --quant bf16
 same_answers "q, k and v of the delta rule apart" 2 --model "$fixtures/olmo-hybrid" --quant bf16
 same_answers "a decay of every channel" 2 --model "$fixtures/kimi-linear" --quant bf16
 same_answers "values shorter than keys, sinks" 2 --model "$fixtures/mimo-v2-flash" --quant bf16
+same_answers "a head of fewer rows than the embedding" 2 --model "$fixtures/apertus1p5" --quant bf16
 same_answers "heads by the layer, gates by softplus" 2 --model "$fixtures/laguna" --quant bf16
 same_answers "a norm after experts alone" 4 --model "$fixtures/axk1" --quant bf16
 same_answers "gates beside experts, norms around both" 2 --model "$fixtures/afmoe" --quant bf16

@@ -58,7 +58,8 @@ def main():
     parser.add_argument("folder")
     options = parser.parse_args()
     model = load(options.folder)
-    vocab_size = model.config.get_text_config().vocab_size
+    text = model.config.get_text_config()
+    vocab_size = getattr(text, "output_vocab_size", None) or text.vocab_size
     ids = torch.randint(3, vocab_size, (N_TOKENS,), generator=torch.Generator().manual_seed(1)).tolist()
     expected = of_transformers(model, ids)
     error = ((of_qrun(options.folder, ids) - expected).abs().max() / expected.abs().max()).item()

@@ -320,6 +320,12 @@ FAMILIES = [
            | _rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=64),
            "xIELU with two learned numbers a layer, norms of heads, biases of attention"),
+    Family("apertus1p5", "apertus1p5_text",
+           _config(40, 4, 2, 2, 76, head_dim=16, tie_word_embeddings=False, hidden_act="xielu",
+                   output_vocab_size=VOCABULARY) | dict(vocab_size=VOCABULARY + 37)
+           | _rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=64),
+           "Apertus with a head that has fewer rows than the embedding", prompt_lengths=(1, 7, 33)),
     Family("gpt-oss", "gpt_oss",
            _config(60, 6, 3, 4, 36, head_dim=24, tie_word_embeddings=False, num_local_experts=7, num_experts_per_tok=3,
                    sliding_window=7, max_position_embeddings=4096, swiglu_limit=2.5)

@@ -63,6 +63,7 @@ CASES = {
     "granite4-lora": ("granite4-spaces", "training/adapters/granite4-spaces", "layers of state spaces"),
     "falcon-h1-lora": ("falcon-h1", "training/adapters/falcon-h1", "state spaces beside attention"),
     "gemma3n-lora": ("gemma3n", "training/adapters/gemma3n", "what makes and ends residual streams, products beside attention"),
+    "apertus1p5-lora": ("apertus1p5", "training/adapters/apertus1p5", "a head of fewer rows than the embedding"),
     "apertus-lora": ("apertus", "training/adapters/apertus", "MLPs of xIELU"),
     "cohere-lora": ("cohere", "training/adapters/cohere", "blocks that read one norm"),
     "starcoder2-lora": ("starcoder2", "training/adapters/starcoder2", "an MLP whose names are GPT-2's"),

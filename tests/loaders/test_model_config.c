@@ -838,6 +838,29 @@ static void test_afmoe(void) {
                   "afmoe model without \"sliding_window\"");
 }
 
+/* The text model of Apertus 1.5, whose head has no rows for the tokens of images and sounds. */
+static void test_apertus1p5(void) {
+#define SCALING \
+    "'rope_parameters':{'rope_type':'llama3','rope_theta':1.2e7,'factor':8,'low_freq_factor':1,'high_freq_factor':4}"
+    PARSE("{'model_type':'apertus1p5','architectures':['Apertus1p5ForConditionalGeneration'],'text_config':{"
+          "'model_type':'apertus1p5_text','vocab_size':266752,'output_vocab_size':131272," SCALING "},"
+          "'vision_config':{},'audio_config':{},'tie_word_embeddings':false}");
+    CHECK(c.family == QR_FAMILY_APERTUS && c.is_multimodal && c.activation == QR_ACTIVATION_XIELU);
+    CHECK(c.vocab_size == 131272 && c.embedding_rows == 266752 && c.rope.theta == 1.2e7);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'apertus1p5_text','vocab_size':900,'output_vocab_size':null," SCALING "}", &c, NULL) ==
+          QRUN_OK);
+    CHECK(c.vocab_size == 900 && c.embedding_rows == 900 && !c.is_multimodal);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'apertus1p5_text','vocab_size':900,'output_vocab_size':901," SCALING "}",
+                  QRUN_ERROR_INPUT, "\"output_vocab_size\"");
+    check_refused(
+        "{'model_type':'apertus1p5_text','vocab_size':900,'output_vocab_size':800,'tie_word_embeddings':true," SCALING
+        "}",
+        QRUN_ERROR_INPUT, "\"output_vocab_size\" is 800");
+#undef SCALING
+}
+
 /* Laguna as it is published, and what no published model has. */
 static void test_laguna(void) {
     PARSE(
@@ -2292,6 +2315,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_gpt_neox);
     CHECK_RUN(test_flex_olmo);
     CHECK_RUN(test_afmoe);
+    CHECK_RUN(test_apertus1p5);
     CHECK_RUN(test_laguna);
     CHECK_RUN(test_axk1);
     CHECK_RUN(test_olmo_hybrid);

@@ -155,6 +155,7 @@ static void test_the_peak_is_the_plan(void) {
     check_plan("models/olmo-hybrid", QRUN_QUANT_NF4, QRUN_KV_INT8, NULL, 0);
     check_plan("models/kimi-linear", QRUN_QUANT_NF4, QRUN_KV_AUTO, NULL, 0);
     check_plan("models/mimo-v2-flash", QRUN_QUANT_NF4, QRUN_KV_INT8, NULL, 0);
+    check_plan("models/apertus1p5", QRUN_QUANT_NF4, QRUN_KV_INT8, NULL, 0);
     check_plan("models/laguna", QRUN_QUANT_NF4, QRUN_KV_INT8, NULL, 0);
     check_plan("models/gpt-neox", QRUN_QUANT_NF4, QRUN_KV_INT8, NULL, 0);
     check_plan("models/axk1", QRUN_QUANT_NF4, QRUN_KV_AUTO, NULL, 0);

@@ -300,6 +300,10 @@ static void test_mimo_nf4(void) {
 }
 /* Heads of queries by the layer's kind, of which a part rotates in one, and gates by softplus. */
 static void test_laguna_nf4(void) { run_model("models/laguna", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL); }
+/* A head of fewer rows than the embedding. */
+static void test_apertus1p5_nf4(void) {
+    run_model("models/apertus1p5", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
 /* Norms without weights, and heads that rotate the other way around. */
 static void test_nanochat_int8(void) {
     run_model("models/nanochat", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
@@ -567,6 +571,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_kimi_linear_nf4);
     CHECK_RUN(test_mimo_nf4);
     CHECK_RUN(test_laguna_nf4);
+    CHECK_RUN(test_apertus1p5_nf4);
     CHECK_RUN(test_nanochat_int8);
     CHECK_RUN(test_gpt_neox_int8);
     CHECK_RUN(test_nemotron_nf4_dq);

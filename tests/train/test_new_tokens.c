@@ -299,6 +299,32 @@ static void test_two_tables(void) {
     check_is_served(trainer_path("base"), trainer_path("two-adapter"));
 }
 
+/* A head without rows for the last tokens of its embedding: these are refused, and no rows are added after them. */
+static void test_a_short_head(void) {
+    enum { HEAD_TOKENS = 1003 };
+    static const char unchanged[] = "\"model_type\"", why[] = "the model's head has 1003 rows";
+    char command[1200];
+    snprintf(command, sizeof command, "cp '%s/tokenizer.json' '%s'", trainer_path("model"), trainer_path("short"));
+    REQUIRE(copy_folder(QRUN_SOURCE_DIR "/tests/fixtures/models/apertus1p5", trainer_path("short"), "config.json",
+                        unchanged, unchanged) &&
+            system(command) == 0);
+    qrun_error error = QRUN_ERROR_INIT;
+    const char *const modules[] = {NULL, TABLES, "lm_head"};
+    for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++) {
+        qrun_model *model = open_model(trainer_path("short"), modules[i] == NULL, false);
+        REQUIRE(model != NULL);
+        qrun_trainer *trainer = NULL;
+        const qrun_train_params params = params_of(trainer_path("none"), modules[i]);
+        CHECK_INT(qrun_trainer_create(model, &params, &trainer, &error), QRUN_ERROR_UNSUPPORTED);
+        CHECK_MSG(strstr(error.message, "new.jsonl: line 1: has the token") != NULL, "%s", error.message);
+        CHECK_MSG(strstr(error.message, why) != NULL, "%s", error.message);
+        CHECK_INT(vocab_of(model), HEAD_TOKENS);
+        CHECK_INT(generate(model, NULL, "The <fox> is", &error), QRUN_ERROR_UNSUPPORTED);
+        CHECK_MSG(strstr(error.message, why) != NULL, "%s", error.message);
+        qrun_model_destroy(model);
+    }
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     if (!trainer_run_begin(40) || !make_folders()) { return 1; }
@@ -308,6 +334,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_an_adapter_needs_its_tokens);
     CHECK_RUN(test_every_weight);
     CHECK_RUN(test_two_tables);
+    CHECK_RUN(test_a_short_head);
     trainer_run_end();
     return check_end();
 }
