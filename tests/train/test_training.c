@@ -121,7 +121,8 @@ static int64_t planned_activations(const fixture *f, const training_options *opt
  * keeps nothing of those before it. */
 static void test_some_layers_have_the_same_gradients(void) {
     static training_batch batch;
-    static const char *const models[] = {"llama", "gpt2", "gemma4-shared", "qwen3-moe-experts", "qwen3_5", "falcon-h1"};
+    static const char *const models[] = {"llama",   "gpt2",      "gemma4-shared", "qwen3-moe-experts",
+                                         "qwen3_5", "falcon-h1", "gemma3n"};
     static const struct {
         const char *name;
         int64_t tile_rows;
