@@ -34,8 +34,7 @@ size_t qr_page_bytes(const qrun_model *model, qr_kv_format format) {
     return n_bytes;
 }
 
-/* ---- Buffers ------------------------------------------------------------------------------------------------------
- */
+/* ---- Buffers ----------------------------------------------------------------------------------------------------- */
 
 /* Of the products of experts. */
 static void lay_slots(const qrun_model *model, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b) {
