@@ -297,7 +297,7 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
         QR_RETURN_IF_ERROR(get_int(s, key, least, 1 << 22, &experts->shared_intermediate_size));
     }
     if (!defaults->always_normalizes && !defaults->never_normalizes) {
-        QR_RETURN_IF_ERROR(get_bool(s, "norm_topk_prob", &experts->normalizes));
+        QR_RETURN_IF_ERROR(qr_json_get_switch(s->json, "norm_topk_prob", &experts->normalizes, s->what, s->err));
         if (defaults->normalizes_key != NULL) {
             QR_RETURN_IF_ERROR(get_bool(s, defaults->normalizes_key, &experts->normalizes));
         }

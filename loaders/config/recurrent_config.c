@@ -343,7 +343,7 @@ static qrun_status read_space_sizes(const source *s, qr_recurrent_config *config
                        (long long)config->n_value_heads, (long long)config->value_dim, (long long)values,
                        s->beside_attention ? "mamba_d_ssm says" : "mamba_expand times hidden_size gives");
     }
-    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "mamba_conv_bias", &config->has_conv_bias, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_json_get_switch(s->json, "mamba_conv_bias", &config->has_conv_bias, s->what, s->err));
     QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "mamba_proj_bias", &has_biases, s->what, s->err));
     if (has_biases) {
         return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"mamba_proj_bias\" is not supported", s->what);
@@ -389,7 +389,7 @@ static qrun_status read_block_space_sizes(const source *s, qr_recurrent_config *
         QR_RETURN_IF_ERROR(get_int(s, sizes[i].key, 1, sizes[i].high, sizes[i].value));
     }
     QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "use_conv_bias", &config->has_conv_bias, s->what, s->err));
-    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "mamba_conv_bias", &config->has_conv_bias, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_json_get_switch(s->json, "mamba_conv_bias", &config->has_conv_bias, s->what, s->err));
     QR_RETURN_IF_ERROR(refuse_space_flags(s));
     QR_RETURN_IF_ERROR(refuse_step_limits(s, "time_step_limit"));
     QR_RETURN_IF_ERROR(refuse_step_limits(s, "mamba_dt_limit"));

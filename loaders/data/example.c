@@ -336,6 +336,11 @@ out:
 static qrun_status refuse_system(const qr_json *root, const pair_keys *keys, qr_error *err) {
     const qr_json *system = qr_json_get(root, "system");
     if (qr_json_is_null(system) || (cJSON_IsString(system) && system->valuestring[0] == '\0')) { return QRUN_OK; }
+    if (strcmp(keys->second, "chosen") == 0 || strcmp(keys->second, "rejected") == 0) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "has a \"system\", which pairs of texts have no place for; give lists of messages, or leave it "
+                       "out with `columns=prompt=prompt,chosen=chosen,rejected=rejected`");
+    }
     return qr_fail(
         err, QRUN_ERROR_INPUT,
         "has a \"system\", which texts without a chat template have no place for; give \"messages\", or leave "

@@ -621,6 +621,12 @@ qrun_status qr_json_get_bool(const qr_json *object, const char *key, bool *value
     return QRUN_OK;
 }
 
+qrun_status qr_json_get_switch(const qr_json *object, const char *key, bool *value, const char *what, qr_error *err) {
+    const qr_json *member = qr_json_get(object, key);
+    if (member != NULL && qr_json_is_null(member)) { *value = false; }
+    return qr_json_get_bool(object, key, value, what, err);
+}
+
 qrun_status qr_json_get_string(const qr_json *object, const char *key, const char **value, const char *what,
                                qr_error *err) {
     const qr_json *member = qr_json_get(object, key);

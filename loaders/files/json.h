@@ -58,6 +58,8 @@ qrun_status qr_json_get_int(const qr_json *object, const char *key, int64_t low,
 qrun_status qr_json_get_double(const qr_json *object, const char *key, double low, double high, double *value,
                                const char *what, qr_error *err);
 qrun_status qr_json_get_bool(const qr_json *object, const char *key, bool *value, const char *what, qr_error *err);
+/* Of a switch that is on by default in a file of Python's: null is off, as None is there. */
+qrun_status qr_json_get_switch(const qr_json *object, const char *key, bool *value, const char *what, qr_error *err);
 qrun_status qr_json_get_string(const qr_json *object, const char *key, const char **value, const char *what,
                                qr_error *err);
 

@@ -7,7 +7,7 @@ import os
 from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_void_p, pointer, string_at
 from typing import Any, List, Mapping, Optional, Sequence, Union
 
-from ._native import Handle, call, encoded, in_range, library, make
+from ._native import Handle, call, encoded, in_range, library, make, switch
 
 Message = Mapping[str, Any]
 
@@ -45,7 +45,8 @@ class Tokenizer:
         data = text if isinstance(text, bytes) else text.encode()
         ids, n_ids = pointer(c_int32()), c_int64()
         with self._handle as tokenizer:
-            call("qrun_tokenize", tokenizer, data, len(data), add_special, parse_special, byref(ids), byref(n_ids))
+            call("qrun_tokenize", tokenizer, data, len(data), switch(add_special), switch(parse_special),
+                 byref(ids), byref(n_ids))
         try:
             return ids[:n_ids.value]
         finally:
@@ -56,7 +57,7 @@ class Tokenizer:
         data, n_bytes = c_char_p(), c_size_t()
         given = (c_int32 * len(ids))(*(in_range("ids", c_int32, number) for number in ids))
         with self._handle as tokenizer:
-            call("qrun_detokenize", tokenizer, given, len(ids), skip_special, byref(data), byref(n_bytes))
+            call("qrun_detokenize", tokenizer, given, len(ids), switch(skip_special), byref(data), byref(n_bytes))
         return made_text(data, n_bytes.value)
 
     def token(self, token_id: int) -> Optional[str]:
@@ -92,7 +93,7 @@ class Tokenizer:
         with self._handle as tokenizer:
             call("qrun_chat_render", tokenizer, json.dumps(list(messages)).encode(),
                  None if tools is None else json.dumps(list(tools)).encode(),
-                 None if template is None else json.dumps(dict(template)).encode(), add_generation_prompt,
+                 None if template is None else json.dumps(dict(template)).encode(), switch(add_generation_prompt),
                  byref(data), byref(n_bytes))
         return made_text(data, n_bytes.value)
 

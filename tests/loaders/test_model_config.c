@@ -1905,6 +1905,27 @@ static void test_gemma3n(void) {
     qr_model_config_free(&c);
 }
 
+/* None is off to transformers, also where the default is on. */
+static void test_null_switches(void) {
+    PARSE("{'model_type':'deepseek_v3','num_hidden_layers':4}");
+    CHECK(c.experts.normalizes);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'deepseek_v3','num_hidden_layers':4,'norm_topk_prob':null}", &c, NULL) == QRUN_OK);
+    CHECK(!c.experts.normalizes);
+    qr_model_config_free(&c);
+    static const char *const endings[] = {"}", ",'mamba_conv_bias':null}"};
+    for (int i = 0; i < 2; i++) {
+        char text[320];
+        snprintf(text, sizeof text,
+                 "{'model_type':'bamba','hidden_size':64,'num_attention_heads':4,'num_key_value_heads':2,"
+                 "'num_hidden_layers':5,'attn_layer_indices':[1,4],'mamba_n_heads':8,'mamba_d_state':24%s",
+                 endings[i]);
+        CHECK(parse(text, &c, NULL) == QRUN_OK);
+        CHECK_INT(c.recurrent.has_conv_bias, i == 0);
+        qr_model_config_free(&c);
+    }
+}
+
 static void test_gemma3n_defaults(void) {
     PARSE("{'model_type':'gemma3n_text'}");
     CHECK_INT(c.n_layers, 35);
@@ -2361,6 +2382,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_bamba);
     CHECK_RUN(test_apertus);
     CHECK_RUN(test_gemma3n);
+    CHECK_RUN(test_null_switches);
     CHECK_RUN(test_gemma3n_defaults);
     CHECK_RUN(test_gemma3n_refusals);
     CHECK_RUN(test_hybrids_and_apertus_refusals);

@@ -304,11 +304,11 @@ static void test_named_tokens(void) {
     qr_tokenizer *tokenizer = open_with_config(
         "{\"bos_token\":\"<|a|>\",\"eos_token\":\"</s>\",\"pad_token\":{\"content\":\"<|p|>\",\"rstrip\":true},"
         "\"add_bos_token\":true,\"image_token\":\"<|i|>\",\"unk_token\":null,\"extra_special_tokens\":[],"
-        "\"additional_special_tokens\":[\"<|b|>\",\"<|a|>\",\"the\",{\"content\":\"<|c|>\",\"lstrip\":true},7]}",
+        "\"additional_special_tokens\":[\"<|b|>\",\"<|a|>\",\"z\",{\"content\":\"<|c|>\",\"lstrip\":true},7]}",
         &err);
     REQUIRE(plain_one != NULL && tokenizer != NULL);
     static const char *const added[] = {"<|a|>", "<|p|>", "<|i|>", "<|b|>", "<|c|>"}; /* in this order */
-    const int32_t first = qr_tokenizer_vocab_size(plain_one), the = qr_tokenizer_id(plain_one, "the", 3);
+    const int32_t first = qr_tokenizer_vocab_size(plain_one), z = qr_tokenizer_id(plain_one, "z", 1);
     for (int32_t i = 0; i < 5; i++) {
         CHECK_INT(qr_tokenizer_id(tokenizer, added[i], strlen(added[i])), first + i);
         CHECK_INT(qr_tokenizer_id(plain_one, added[i], strlen(added[i])), -1);
@@ -316,15 +316,15 @@ static void test_named_tokens(void) {
     CHECK_INT(qr_tokenizer_vocab_size(tokenizer), first + 5);
     CHECK_INT(qr_tokenizer_bos_id(tokenizer), first);
     CHECK_INT(qr_tokenizer_pad_id(tokenizer), first + 1);
-    CHECK(the >= 0 && qr_tokenizer_eos_id(tokenizer) == qr_tokenizer_id(plain_one, "</s>", 4));
-    static const char text[] = "the<|a|><|p|>  <|b|>  <|c|><|i|>";
+    CHECK(z >= 0 && qr_tokenizer_eos_id(tokenizer) == qr_tokenizer_id(plain_one, "</s>", 4));
+    static const char text[] = "z<|a|><|p|>  <|b|>  <|c|><|i|>";
     const qr_encode_options parsed = {.parse_special = true};
     qr_tokens tokens = encode(tokenizer, text, sizeof text - 1, &parsed);
-    const int32_t expected[] = {the, first, first + 1, first + 3, first + 4, first + 2};
+    const int32_t expected[] = {z, first, first + 1, first + 3, first + 4, first + 2};
     CHECK(tokens.n == 6 && memcmp(tokens.ids, expected, sizeof expected) == 0);
     qr_tokens_free(&tokens);
-    tokens = encode(tokenizer, text, sizeof text - 1, &plain);
-    CHECK(tokens.n > 6);
+    tokens = encode(tokenizer, text, sizeof text - 1, &(qr_encode_options){0});
+    for (size_t i = 0; i < tokens.n; i++) { CHECK(tokens.ids[i] < first); }
     qr_tokens_free(&tokens);
     qr_tokenizer_destroy(plain_one);
     qr_tokenizer_destroy(tokenizer);
