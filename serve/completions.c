@@ -539,7 +539,7 @@ void completions_take(void *user, const qrun_event *event) {
 
 /* ---- The beginning ----------------------------------------------------------------------------------------------- */
 
-/* One that a thread hands over at this moment may be among both. */
+/* A request that is being handed to the session at this moment may count twice: as waiting there, and here. */
 static bool has_room(const completions *c, openai_error *error) {
     qrun_session_stats stats;
     if (c->is_closing) { return openai_refuse(error, 503, NULL, "the server is shutting down"); }

@@ -76,7 +76,8 @@ static qrun_status put_dividers(const qr_gguf_reader *r, int64_t original, doubl
 
 static bool has_dividers(const qr_gguf_reader *r) {
     return qr_gguf_find_tensor(r->file, "rope_freqs.weight") != NULL ||
-           qr_gguf_find_tensor(r->file, "rope_factors_long.weight") != NULL;
+           (qr_gguf_find_tensor(r->file, "rope_factors_short.weight") != NULL &&
+            qr_gguf_find_tensor(r->file, "rope_factors_long.weight") != NULL);
 }
 
 /* llama.cpp takes a factor without a type as linear, and the key that old files have for one. 0 is none. */

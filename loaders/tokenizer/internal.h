@@ -328,13 +328,16 @@ struct qr_tokenizer {
 /* tokenizer/model.c */
 qrun_status qr_tokenizer_load_model(qr_tokenizer *tokenizer, const qr_json *model, const char *what, qr_error *err);
 void qr_tokenizer_free_model(qr_tokenizer *tokenizer);
-/* tokenizer/folder_class.c */
+/* tokenizer/tokenizer_config.c */
 typedef struct qr_tokenizer_files {
-    const qr_json *config, *specials, *added, *model_config; /* tokenizer_config.json, special_tokens_map.json,
-                                                              * added_tokens.json, config.json; NULL: there is none */
+    const char *class;       /* as below */
+    const qr_json *config;   /* tokenizer_config.json; NULL: there is none, as the next two */
+    const qr_json *specials; /* special_tokens_map.json */
+    const qr_json *added;    /* added_tokens.json */
 } qr_tokenizer_files;
-/* The class that the folder says and that counts for its model; "" where none does. */
-const char *qr_tokenizer_class_of(const qr_json *config, const qr_json *model_config);
+/* The class that tokenizer_config.json says, where it counts for such a tokenizer.json and such a model (config.json);
+ * else "". Lent. */
+const char *qr_tokenizer_class_of(const qr_json *root, const qr_json *config, const qr_json *model_config);
 bool qr_tokenizer_class_is(const char *class, const char *wanted); /* with "Fast" at its end or without */
 /* A list like added_tokens, without ids, for qr_json_free: tokens that files beside tokenizer.json name as special, or
  * add. */

@@ -13,8 +13,8 @@ enum { MAX_FILE_BYTES = 512 << 20, MAX_CONFIG_BYTES = 64 << 20 };
 
 /* What other files of the folder say. */
 typedef struct folder_says {
-    const qr_json *config,
-        *named; /* tokenizer_config.json, and tokens as qr_tokenizer_load_added has them; NULL: none */
+    const qr_json *config; /* tokenizer_config.json; NULL: there is none */
+    const qr_json *named;  /* as qr_tokenizer_load_added has them, as the next */
     bool raw_specials;
 } folder_says;
 
@@ -124,10 +124,10 @@ qrun_status qr_tokenizer_open(const char *folder, qr_tokenizer **tokenizer, qr_e
     QR_TRY(read_optional(folder, "tokenizer_config.json", &config, err));
     QR_TRY(read_optional(folder, "added_tokens.json", &added, err));
     QR_TRY(read_optional(folder, "config.json", &model_config, err));
-    const char *class = qr_tokenizer_class_of(config, model_config);
+    const char *class = qr_tokenizer_class_of(root, config, model_config);
     const bool is_llama = qr_tokenizer_class_is(class, "LlamaTokenizer");
     if (qr_file_is_folder(folder)) { /* a GGUF file says all of it in one place */
-        const qr_tokenizer_files files = {config, specials, added, model_config};
+        const qr_tokenizer_files files = {class, config, specials, added};
         QR_TRY(qr_tokenizer_named_tokens(&files, &named, err));
     }
     QR_TRY(create(root, &(folder_says){config, named, is_llama}, path, tokenizer, err));

@@ -326,6 +326,12 @@ static void test_named_tokens(void) {
     tokens = encode(tokenizer, text, sizeof text - 1, &(qr_encode_options){0});
     for (size_t i = 0; i < tokens.n; i++) { CHECK(tokens.ids[i] < first); }
     qr_tokens_free(&tokens);
+    qr_tokenizer_destroy(tokenizer);
+    /* LlamaTokenizer's usual names are not added to a byte-level file, which does not have that class. */
+    tokenizer = open_with_config("{\"tokenizer_class\":\"LlamaTokenizerFast\"}", &err);
+    REQUIRE(tokenizer != NULL);
+    CHECK_INT(qr_tokenizer_vocab_size(tokenizer), first);
+    CHECK_INT(qr_tokenizer_id(tokenizer, "<unk>", 5), qr_tokenizer_id(plain_one, "<unk>", 5));
     qr_tokenizer_destroy(plain_one);
     qr_tokenizer_destroy(tokenizer);
 }

@@ -17,9 +17,31 @@ static const char *const classless[] = {
     "glm4_moe_lite", "glm4v",      "glm4v_moe",        "minimax_m2",       "stablelm", "internlm3",     "hyperclovax",
     "iquestcoder",   "ernie4_5",   "ernie4_5_moe",     "nemotron",         "minicpm3", "mimo_v2_flash", "kimi_linear"};
 
-const char *qr_tokenizer_class_of(const qr_json *config, const qr_json *model_config) {
+static bool has_type(const qr_json *component, const char *type) {
+    const qr_json *own = qr_json_get(component, "type");
+    return cJSON_IsString(own) && strcmp(own->valuestring, type) == 0;
+}
+
+/* A component, or one of its parts. */
+static bool is_byte_level(const qr_json *component, const char *parts) {
+    bool found = has_type(component, "ByteLevel");
+    for (const qr_json *part = qr_json_first(qr_json_get(component, parts)); part != NULL && !found;
+         part = part->next) {
+        found = has_type(part, "ByteLevel");
+    }
+    return found;
+}
+
+/* DeepSeek's folders, and others like Llama 3's, say LlamaTokenizer, which transformers does not believe of them. */
+static bool is_of_bytes(const qr_json *root) {
+    return is_byte_level(qr_json_get(root, "pre_tokenizer"), "pretokenizers") ||
+           is_byte_level(qr_json_get(root, "decoder"), "decoders");
+}
+
+const char *qr_tokenizer_class_of(const qr_json *root, const qr_json *config, const qr_json *model_config) {
     const qr_json *family = qr_json_get(model_config, "model_type"), *class = qr_json_get(config, "tokenizer_class");
     if (!cJSON_IsString(class)) { return ""; }
+    if (qr_tokenizer_class_is(class->valuestring, "LlamaTokenizer") && is_of_bytes(root)) { return ""; }
     for (size_t i = 0; cJSON_IsString(family) && i < QR_COUNT_OF(classless); i++) {
         if (strcmp(family->valuestring, classless[i]) == 0) { return ""; }
     }
@@ -108,7 +130,7 @@ qrun_status qr_tokenizer_named_tokens(const qr_tokenizer_files *files, qr_json *
     const qr_json *config = files->config;
     const bool has_list = cJSON_IsObject(qr_json_get(config, "added_tokens_decoder"));
     const qr_json *specials = has_list ? NULL : files->specials;
-    const bool is_llama = qr_tokenizer_class_is(qr_tokenizer_class_of(config, files->model_config), "LlamaTokenizer");
+    const bool is_llama = qr_tokenizer_class_is(files->class, "LlamaTokenizer");
     qr_buffer text = {0};
     *list = NULL;
     qr_json_put_begin(&text, NULL, '[');
