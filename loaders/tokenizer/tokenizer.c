@@ -169,6 +169,10 @@ const char *qr_tokenizer_token(const qr_tokenizer *tokenizer, int32_t id, size_t
     return tokenizer->added[index].content;
 }
 
+bool qr_tokenizer_is_added(const qr_tokenizer *tokenizer, int32_t id) {
+    return id >= 0 && id < tokenizer->n_ids && tokenizer->added_of_id[id] >= 0;
+}
+
 bool qr_tokenizer_is_special(const qr_tokenizer *tokenizer, int32_t id) {
     const int32_t index = id >= 0 && id < tokenizer->n_ids ? tokenizer->added_of_id[id] : -1;
     return index >= 0 && tokenizer->added[index].special;

@@ -108,6 +108,8 @@ int32_t qr_tokenizer_id(const qr_tokenizer *tokenizer, const char *text, size_t 
  * from the tokenizer; NULL where the id is not a token. */
 const char *qr_tokenizer_token(const qr_tokenizer *tokenizer, int32_t id, size_t *n_bytes);
 bool qr_tokenizer_is_special(const qr_tokenizer *tokenizer, int32_t id);
+bool qr_tokenizer_is_added(const qr_tokenizer *tokenizer,
+                           int32_t id); /* beside the vocabulary's pieces, special or not */
 /* Appends the bytes that a token adds to a text that has begun: of a byte-level token or a <0xNN> perhaps a part of a
  * character. Special tokens and ids without a token add none. QRUN_ERROR_UNSUPPORTED where what a token adds depends on
  * its neighbours, as with WordPiece. */

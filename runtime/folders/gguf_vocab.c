@@ -54,12 +54,11 @@ static bool is_shown(const vocab_job *job, const char *text, size_t n) {
 
 /* Tokens beside the model's own, special or not. One of SentencePiece's space marks, as Gemma has them, is found in
  * texts as spelled, so not in place of spaces: it stays a piece that merges make. */
-static void mark_added(vocab_job *job, int64_t id) {
+static void mark_added(vocab_job *job, int32_t id) {
     size_t n = 0;
-    if (id < 0 || id >= job->n_rows) { return; }
-    const char *text = qr_tokenizer_token(job->tokenizer, (int32_t)id, &n);
+    const char *text = qr_tokenizer_token(job->tokenizer, id, &n);
     const bool is_piece = job->is_spm && text != NULL && n >= 3 && memcmp(text, SPACE_MARK, 3) == 0;
-    if (qr_tokenizer_is_special(job->tokenizer, (int32_t)id) && !is_shown(job, text, n)) {
+    if (qr_tokenizer_is_special(job->tokenizer, id) && !is_shown(job, text, n)) {
         job->types[id] = CONTROL;
     } else if (!is_piece) {
         job->types[id] = USER_DEFINED;
@@ -68,7 +67,9 @@ static void mark_added(vocab_job *job, int64_t id) {
 
 static qrun_status find_types(vocab_job *job, qr_error *err) {
     const int32_t n_ids = qr_tokenizer_vocab_size(job->tokenizer);
-    if (n_ids > job->n_rows) {
+    int32_t n_needed = n_ids; /* added tokens that the model has no row for are left out: nobody can use them */
+    while (n_needed > job->n_rows && qr_tokenizer_is_added(job->tokenizer, n_needed - 1)) { n_needed--; }
+    if (n_needed > job->n_rows) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: its tokenizer has %d ids, and its embedding %lld rows",
                        job->model->folder, (int)n_ids, (long long)job->n_rows);
     }
@@ -79,14 +80,8 @@ static qrun_status find_types(vocab_job *job, qr_error *err) {
         const char *text = id < n_ids ? qr_tokenizer_token(job->tokenizer, id, &n) : NULL;
         job->types[id] = text == NULL ? UNUSED : job->is_spm && is_byte_token(text, n) ? BYTE : NORMAL;
     }
-    const qr_json *added = qr_json_get(job->root, "added_tokens");
-    for (const qr_json *item = qr_json_first(added); item != NULL; item = item->next) {
-        int64_t id = -1;
-        if (qr_json_as_int(qr_json_get(item, "id"), 0, INT32_MAX, &id)) { mark_added(job, id); }
-    }
-    const qr_json *decoder = qr_json_get(job->config, "added_tokens_decoder");
-    for (const qr_json *item = qr_json_first(decoder); item != NULL; item = item->next) {
-        mark_added(job, (int64_t)strtoll(item->string, NULL, 10));
+    for (int32_t id = 0; id < n_ids && id < job->n_rows; id++) {
+        if (qr_tokenizer_is_added(job->tokenizer, id)) { mark_added(job, id); }
     }
     const int32_t unk = qr_tokenizer_unk_id(job->tokenizer);
     if (job->is_spm && unk >= 0 && unk < job->n_rows) { job->types[unk] = UNKNOWN; }

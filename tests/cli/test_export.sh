@@ -201,6 +201,17 @@ expect_out "GGUF       qrun export --model $work/whole --out $work/whole.gguf"
 expect_out "llama.cpp  llama-cli -m $work/whole.gguf"
 expect_out "Python     transformers.AutoModelForCausalLM.from_pretrained(\"$work/whole\")"
 
+# A token that the folder names and the model has no row for, as a padding token often is, is left out.
+cp -r "$model" "$work/padded"
+sed 's/"eos_token"/"pad_token": "[PAD]", "eos_token"/' "$model/tokenizer_config.json" >"$work/padded/tokenizer_config.json"
+run inspect "$work/padded"
+expect_out "2049"
+run export --model "$work/padded" --type bf16 --out "$work/padded.gguf"
+expect_code 0
+run inspect "$work/padded.gguf"
+expect_code 0
+expect_true "the file has the model's tokens" sh -c "! grep -q 2049 '$work/out'"
+
 # Damaged and foreign files, in one line.
 head -c 5000 "$work/m.gguf" >"$work/cut.gguf"
 run generate --model "$work/cut.gguf" --prompt x
